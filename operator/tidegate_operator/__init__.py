@@ -1,0 +1,1 @@
+"""The control plane: custom resources in, engines and policy out, status back."""

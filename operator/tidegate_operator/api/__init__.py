@@ -1,0 +1,1 @@
+"""The API tidegate.io/v1alpha1: the one source of the CRDs and docs/api.md."""

@@ -1,0 +1,1 @@
+"""The data plane: edge and pod stages in front of one engine."""

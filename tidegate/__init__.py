@@ -1,0 +1,1 @@
+"""Tidegate: many tenants share one pool of vLLM GPUs and each keeps its promised latency."""

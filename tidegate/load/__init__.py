@@ -1,0 +1,1 @@
+"""The multi-tenant load generator and its report."""

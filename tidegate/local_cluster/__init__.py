@@ -1,0 +1,1 @@
+"""A real control plane and a kubelet that runs pods as processes."""

@@ -1,0 +1,1 @@
+"""The scheduling core: decisions only. Standard library, no I/O, time is an argument."""

@@ -1,0 +1,1 @@
+"""Engine model, fake engine, and what is simulated with them."""

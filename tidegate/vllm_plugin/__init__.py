@@ -1,0 +1,1 @@
+"""The scheduler plug-in that vLLM loads."""

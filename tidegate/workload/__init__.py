@@ -1,0 +1,1 @@
+"""Workloads: scenarios, arrival processes and trace files, as a stream of requests."""
