@@ -1,0 +1,116 @@
+"""``GET /status`` of a sidecar's admin port: what the operator reads back.
+
+All counts named ``*_total`` rise monotonically from the sidecar's start (``started_at`` tells a
+restart), so that a reader takes differences between two readings and loses nothing to a missed
+one. Histograms are cumulative in time too, not in buckets: ``counts[i]`` is the number of
+observations in ``(bounds[i-1], bounds[i]]``, the last count those above every bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate.scheduling.contracts.codec import ContractError, described
+from tidegate.scheduling.contracts.policy import SchedulingMode
+
+STATUS_VERSION = 1
+
+LATENCY_BOUNDS_SECONDS = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0,
+    5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 300.0, 600.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Observations by bucket; seconds."""
+
+    bounds: tuple[float, ...] = described("Upper bounds, rising.", default=LATENCY_BOUNDS_SECONDS)
+    counts: tuple[int, ...] = described("One more than bounds.", default=())
+    sum: float = described("Sum of the observations.", default=0.0, low=0)
+
+    def __post_init__(self) -> None:
+        if self.counts and len(self.counts) != len(self.bounds) + 1:
+            raise ContractError("counts: must be one more than bounds")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The last refusal of a tenant's request."""
+
+    reason: str = described("The outcome, as in the metric tidegate_requests_total.")
+    at: float = described("Wall clock, seconds since the epoch.", low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantStatus:
+    """One tenant on one sidecar."""
+
+    name: str = described("namespace/name.")
+    tier: str = described("Its tier.")
+    queued: int = described("Requests waiting.", default=0, low=0)
+    running: int = described("Requests in the engine.", default=0, low=0)
+    service_tokens_total: int = described("Prompt and output tokens served.", default=0, low=0)
+    requests_total: Mapping[str, int] = described(
+        "Ended requests by outcome.", default_factory=dict
+    )
+    last_refusal: Refusal | None = described("Unset: none yet.", default=None)
+    ttft_seconds: Histogram | None = described(
+        "Arrival to first token; unset: no request yet.", default=None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """One tier on one sidecar."""
+
+    name: str = described("Name of the TenantTier.")
+    queued: int = described("Requests waiting.", default=0, low=0)
+    running: int = described("Requests in the engine.", default=0, low=0)
+    service_tokens_total: int = described("Prompt and output tokens served.", default=0, low=0)
+    requests_total: Mapping[str, int] = described(
+        "Ended requests by outcome.", default_factory=dict
+    )
+    queue_seconds: Histogram = described("Arrival to dispatch.", default_factory=Histogram)
+    ttft_seconds: Histogram = described("Arrival to first token.", default_factory=Histogram)
+    duration_seconds: Histogram = described("Arrival to end.", default_factory=Histogram)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """The engine as its sidecar sees it; null: not known (never zero for unknown)."""
+
+    ready: bool = described("Its health endpoint answers.")
+    running: int | None = described("Sequences it runs.", default=None, low=0)
+    waiting: int | None = described("Sequences in its own queue.", default=None, low=0)
+    kv_used_ratio: float | None = described("KV cache in use, 0..1.", default=None, low=0)
+    kv_blocks: int | None = described("KV blocks in all.", default=None, low=0)
+    kv_block_tokens: int | None = described("Tokens of one block.", default=None, low=1)
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatus:
+    """The gate between our queue and the engine's."""
+
+    window: int = described("Engine sequences that may be dispatched without progress.", low=1)
+    not_started: int = described("Dispatched without first token.", low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarStatus:
+    """The answer of ``GET /status``."""
+
+    version: int = described("Version of this contract.", low=STATUS_VERSION, high=STATUS_VERSION)
+    pool: str = described("namespace/name of the ServingPool.")
+    started_at: float = described("Wall clock of the start, seconds since the epoch.", low=0)
+    policy_generation: int = described("Generation in force.", low=0)
+    policy_error: str | None = described(
+        "Why the newest policy was not applied; null: it was.", default=None
+    )
+    scheduling_mode: SchedulingMode = described("In force.", default=SchedulingMode.TIDEGATE)
+    draining: bool = described("No new request is taken.", default=False)
+    engine: EngineStatus | None = described("The engine.", default=None)
+    gate: GateStatus | None = described("The gate.", default=None)
+    tiers: tuple[TierStatus, ...] = described("Every tier of the policy.", default=())
+    tenants: tuple[TenantStatus, ...] = described("Tenants with any request yet.", default=())
