@@ -35,14 +35,20 @@ def described(
     default_factory: Any = dataclasses.MISSING,
     low: float | None = None,
     high: float | None = None,
+    secret: bool = False,
 ) -> Any:
-    """A dataclass field with its description (for ``docs/contracts.md``) and its bounds."""
+    """A dataclass field with its description (for ``docs/contracts.md``) and its bounds.
+
+    A ``secret`` is left out of the dataclass's ``repr``, so that no traceback or log shows it.
+    """
     metadata = {"description": text, "low": low, "high": high}
     if default_factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=default_factory, metadata=metadata)
+        return dataclasses.field(
+            default_factory=default_factory, metadata=metadata, repr=not secret
+        )
     if default is dataclasses.MISSING:
-        return dataclasses.field(metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(metadata=metadata, repr=not secret)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 def encode(value: Any) -> Any:
