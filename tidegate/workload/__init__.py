@@ -1,1 +1,24 @@
-"""Workloads: scenarios, arrival processes and trace files, as a stream of requests."""
+"""Workloads: a scenario as a deterministic stream of requests.
+
+Theory of operation: every tenant has generators of its own for times, lengths and prompts, seeded
+from the scenario's seed and the tenant's name, so that adding a tenant or changing one distribution
+leaves all other draws as they were. Requests are produced one by one; trace files are read as they
+are replayed. The load generator sends the stream over HTTP; the simulator runs it in virtual time.
+"""
+
+from tidegate.workload.prompts import prompt_text, prompt_token_ids
+from tidegate.workload.requests import PlannedRequest, SharedPrefix
+from tidegate.workload.scenario_file import ScenarioError, read_scenario
+from tidegate.workload.traces import TraceError
+from tidegate.workload.workload import Workload
+
+__all__ = [
+    "PlannedRequest",
+    "ScenarioError",
+    "SharedPrefix",
+    "TraceError",
+    "Workload",
+    "prompt_text",
+    "prompt_token_ids",
+    "read_scenario",
+]
