@@ -1,0 +1,42 @@
+"""What a step did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.simulator.engine_model.request import EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step. Its outcome is visible to callers at ``ends_at``.
+
+    ``running``, ``waiting``, ``free_seats`` and ``free_blocks`` describe the step while it ran:
+    after all admissions, before finished requests left. So a step with free seats and free blocks
+    had room that the engine's queue did not fill.
+    """
+
+    number: int
+    started_at: float
+    duration_seconds: float
+    prefill_tokens: int
+    decode_tokens: int
+    kv_tokens_read: int
+    running: int
+    waiting: int
+    free_seats: int
+    free_blocks: int
+    first_scheduled: tuple[EngineRequest, ...]
+    preempted: tuple[EngineRequest, ...]
+    sampled: tuple[EngineRequest, ...]
+    finished: tuple[EngineRequest, ...]
+
+    @property
+    def ends_at(self) -> float:
+        """When the step's tokens leave the engine, on the caller's clock."""
+        return self.started_at + self.duration_seconds
+
+    @property
+    def tokens(self) -> int:
+        """All tokens that were computed."""
+        return self.prefill_tokens + self.decode_tokens

@@ -1,0 +1,194 @@
+"""Starting and stopping a fake engine.
+
+Shutdown is vLLM's: without ``--shutdown-timeout`` SIGTERM ends everything at once, open answers
+are cut off in the middle; with it, new work is refused with 503 and running work may end within
+that time, then the rest is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+from types import TracebackType
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from tidegate.simulator.engine_model import Engine
+from tidegate.simulator.fake_engine.errors import ApiError, error_response
+from tidegate.simulator.fake_engine.handlers import Handlers
+from tidegate.simulator.fake_engine.loop import EngineLoop
+from tidegate.simulator.fake_engine.metrics import EngineMetrics
+from tidegate.simulator.fake_engine.options import Options
+from tidegate.simulator.fake_engine.request_log import RequestLog
+
+_MAX_BODY_BYTES = 256 * 1024 * 1024
+_KEEP_ALIVE_SECONDS = 5.0  # uvicorn's default, which vLLM keeps
+_MAX_UDS_BYTES = 100
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return error.response()
+    except web.HTTPException as error:
+        return error_response(error.status, error.reason)
+
+
+class FakeEngine:
+    """One engine in this process. ``async with``: starts, and on exit cuts off what runs."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.engine = Engine(options.engine)
+        self.port = options.port
+        self._metrics = EngineMetrics(self.engine, options.served_names[0])
+        self._log = RequestLog(None)
+        self._loop: EngineLoop | None = None
+        self._handlers: Handlers | None = None
+        self._runner: web.AppRunner | None = None
+        self._sites: list[web.BaseSite] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Base URL over TCP, or over the Unix socket with a dummy host."""
+        if self.options.uds is not None:
+            return "http://engine"
+        host = self.options.host
+        return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{self.port}"
+
+    @property
+    def live_sequences(self) -> int:
+        """Sequences that the engine has not ended."""
+        return 0 if self._loop is None else self._loop.live_sequences
+
+    @property
+    def open_answers(self) -> int:
+        """HTTP requests that wait for tokens."""
+        return 0 if self._handlers is None else len(self._handlers.open_transports)
+
+    async def start(self) -> None:
+        """Listen. OSError: the address or the log file can't be had."""
+        await asyncio.sleep(self.options.startup_delay_seconds)
+        self._log = RequestLog(self.options.request_log, steps=self.options.log_steps)
+        self._loop = EngineLoop(self.engine, self._metrics, self._log)
+        self._handlers = Handlers(self.options, self._loop, self._metrics)
+        app = web.Application(middlewares=[_errors], client_max_size=_MAX_BODY_BYTES)
+        app.add_routes(self._handlers.routes())
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            shutdown_timeout=0.5,
+        )
+        await self._runner.setup()
+        try:
+            await self._listen(self._runner)
+        except BaseException:
+            await self._runner.cleanup()
+            self._log.close()
+            raise
+        self._task = asyncio.create_task(self._loop.run(), name="engine loop")
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        uds = self.options.uds
+        if uds is not None:
+            if len(os.fsencode(uds)) >= _MAX_UDS_BYTES:
+                raise OSError(f"--uds path must be under {_MAX_UDS_BYTES} bytes: {uds}")
+            _remove_stale_socket(Path(uds))
+            site: web.BaseSite = web.UnixSite(runner, uds, backlog=2048)
+        else:
+            site = web.TCPSite(
+                runner, self.options.host, self.options.port, backlog=2048, reuse_address=True
+            )
+        await site.start()
+        self._sites.append(site)
+        if uds is None:
+            self.port = runner.addresses[0][1]
+
+    async def stop(self, drain_seconds: float = 0.0) -> None:
+        """Let running work end for up to ``drain_seconds``, then cut off the rest and close."""
+        if self._runner is None or self._loop is None or self._handlers is None:
+            return
+        self._handlers.draining = True
+        for site in self._sites:
+            await site.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_seconds):
+                await self._handlers.idle.wait()
+        self._loop.abort_all("shutdown")
+        for transport in list(self._handlers.open_transports):
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._runner.cleanup()
+        self._log.close()
+        if self.options.uds is not None:
+            _unlink(self.options.uds)
+        self._runner = None
+
+    async def __aenter__(self) -> FakeEngine:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+def _unlink(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+def _remove_stale_socket(path: Path) -> None:
+    """A socket left by a dead process is removed; a live one or another kind of file is not."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise OSError(f"--uds {path} exists and is not a socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+    raise OSError(f"--uds {path} is in use")
+
+
+async def serve(options: Options) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    engine = FakeEngine(options)
+    starting = asyncio.create_task(engine.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return
+    starting.result()
+    where = f"unix:{options.uds}" if options.uds else f"http://{options.host}:{engine.port}"
+    print(f"fake engine serves {', '.join(options.served_names)} on {where}", flush=True)
+    await stopping
+    await engine.stop(options.shutdown_timeout_seconds)
