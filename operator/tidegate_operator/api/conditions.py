@@ -1,0 +1,142 @@
+"""Condition types and reasons: what status tells people, Argo CD and ``kubectl wait``.
+
+Rules. ``Ready`` is the summary, and is never False while things merely move: False means that a
+person must mend something, since Argo CD shows it as Degraded and fails the sync; Unknown means
+in progress. ``lastTransitionTime`` moves only when ``status`` does. A condition that is a
+warning has a type of its own and never turns Ready.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+
+from tidegate_operator.api.fields import ApiModel, described
+
+NEVER = "1970-01-01T00:00:00Z"
+"""lastTransitionTime of conditions that nobody has decided yet."""
+
+
+class Explained(StrEnum):
+    """A string with a sentence that says what it stands for, for docs/api.md."""
+
+    text: str
+
+    def __new__(cls, value: str, text: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.text = text
+        return member
+
+
+class ConditionType(Explained):
+    """What a condition is about."""
+
+    ACCEPTED = ("Accepted", "The spec is valid and takes effect.")
+    RESOLVED_REFS = ("ResolvedRefs", "Everything the spec names exists and may be used.")
+    PROGRESSING = ("Progressing", "Pods are being started, replaced or removed.")
+    AVAILABLE = ("Available", "At least one pod serves.")
+    READY = ("Ready", "The summary of all others but the warnings.")
+    POLICY_APPLIED = ("PolicyApplied", "Every ready sidecar has the newest policy in force.")
+    UPGRADE_AVAILABLE = (
+        "UpgradeAvailable",
+        "Warning: the pool's sidecar is older than the operator's.",
+    )
+
+
+class ConditionStatus(StrEnum):
+    """Whether a condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Reason(Explained):
+    """Why a condition has its status; part of the API, never renamed."""
+
+    PENDING = ("Pending", "Not looked at by the operator yet.")
+    ACCEPTED = ("Accepted", "Valid and in effect.")
+    INVALID = (
+        "Invalid",
+        "A field has a value that cannot be used; the message names it and the cure.",
+    )
+    RESOLVED = ("Resolved", "All that is named was found.")
+    TIER_NOT_FOUND = ("TierNotFound", "A TenantTier that is named does not exist.")
+    TIER_INVALID = ("TierInvalid", "A TenantTier that is named was not accepted.")
+    TIER_NOT_ALLOWED = (
+        "TierNotAllowed",
+        "The tier's allowedNamespaces does not select the Tenant's namespace.",
+    )
+    WEIGHT_NOT_ALLOWED = (
+        "WeightNotAllowed",
+        "The Tenant's weight is above the tier's tenantOverrides.maxWeight.",
+    )
+    SECRET_NOT_FOUND = (
+        "SecretNotFound",
+        "A Secret that is named does not exist, or carries no label tidegate.io/api-keys.",
+    )
+    SECRET_KEY_MISSING = ("SecretKeyMissing", "The Secret has no such key.")
+    KEY_TOO_SHORT = (
+        "KeyTooShort",
+        "An API key has less than 256 bits; `tidegate keys new` makes one.",
+    )
+    KEY_CONFLICT = ("KeyConflict", "An older Tenant has the same API key and keeps it.")
+    NO_KEYS = ("NoKeys", "The Tenant has no usable API key, so nobody can call as it.")
+    NO_POOL = ("NoPool", "No ServingPool serves the Tenant.")
+    HELD = ("Held", "The Tenant is stopped by its own spec.stop.")
+    NAMESPACE_NOT_ALLOWED = (
+        "NamespaceNotAllowed",
+        "The operator's settings do not let this pool serve Tenants of other namespaces.",
+    )
+    OVERCOMMITTED = (
+        "Overcommitted",
+        "The reservations of the pool's tiers sum to more than 100 percent.",
+    )
+    NO_TIERS = ("NoTiers", "The pool has no tier to serve.")
+    NO_TENANTS = ("NoTenants", "The pool serves no Tenant, so nobody can call it.")
+    NO_READY_PODS = ("NoReadyPods", "No pod of the pool is ready yet.")
+    PODS_READY = ("PodsReady", "As many pods are ready as are wanted.")
+    PODS_FAILING = ("PodsFailing", "Pods cannot start; the message says why.")
+    SCALING = ("Scaling", "Pods are being added or removed.")
+    ROLLING_OUT = ("RollingOut", "Pods are being replaced by newer ones.")
+    SCALED_TO_ZERO = ("ScaledToZero", "replicas is 0, so nothing serves.")
+    APPLY_FAILED = ("ApplyFailed", "The API server refused a child object; the message says why.")
+    POLICY_APPLIED = ("PolicyApplied", "All ready sidecars run the newest policy.")
+    POLICY_PENDING = ("PolicyPending", "Some sidecars still run an older policy.")
+    POLICY_REFUSED = ("PolicyRefused", "A sidecar refused the policy; the message says why.")
+    UPGRADE_AVAILABLE = ("UpgradeAvailable", "Set spec.sidecar.image to take the newer sidecar.")
+    READY = ("Ready", "Nothing is left to do.")
+
+
+class Condition(ApiModel):
+    """One condition of an object."""
+
+    type: str = described("What the condition is about.", min_length=1, max_length=64)
+    status: ConditionStatus = described("Unknown: not decided, or in progress.")
+    reason: str = described(
+        "Why, as one word that programs may compare.",
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z][A-Za-z0-9]*$",
+    )
+    message: str = described("Why, for people; names the field and the cure.", max_length=4096)
+    last_transition_time: datetime = described("When status last changed.")
+    observed_generation: int | None = described(
+        "The metadata.generation it was decided for.", unset="not decided yet", ge=0
+    )
+
+
+def pending_conditions() -> list[dict[str, Any]]:
+    """What the CRD seeds every new object with, so that none looks finished before its time."""
+    return [
+        {
+            "type": str(kind),
+            "status": str(ConditionStatus.UNKNOWN),
+            "reason": str(Reason.PENDING),
+            "message": "Waiting for the operator",
+            "lastTransitionTime": NEVER,
+        }
+        for kind in (ConditionType.ACCEPTED, ConditionType.READY)
+    ]

@@ -1,0 +1,227 @@
+"""ServingPool's `engine`: the container that runs vLLM, and the flags of it that are ours to set.
+
+``engine.args`` reach vLLM as they are, but for flags that the operator sets itself. A second
+value for one of those would silently win or lose by position, so the API server refuses them and
+names the field to use. vLLM's parser takes ``_`` for ``-`` and any unambiguous abbreviation of a
+flag, so a flag is refused when its name, so normalised, is a prefix of an owned one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from tidegate_operator.api.common import ConfigMapKeyRef, ResourceRequirements, SecretKeyRef
+from tidegate_operator.api.fields import (
+    ApiModel,
+    Rule,
+    described,
+    duration,
+    duration_seconds,
+    rule,
+    rules,
+)
+
+DEFAULT_STARTUP_TIMEOUT = "30m"
+DEFAULT_DRAIN_TIMEOUT = "2m"
+
+OWNED_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("--model",), "use spec.model.source"),
+    (("--served-model-name",), "use spec.model.name"),
+    (("--max-model-len",), "use spec.model.maxModelLen"),
+    (("--runner", "--task", "--convert"), "use spec.model.task"),
+    (("--revision",), "use spec.model.source.huggingFace.revision"),
+    (("--hf-token",), "use spec.model.source.huggingFace.tokenSecretRef"),
+    (("--tensor-parallel-size", "-tp"), "use spec.engine.parallelism.tensor"),
+    (("--shutdown-timeout",), "use spec.engine.drainTimeout"),
+    (("--scheduling-policy", "--scheduler-cls"), "use spec.schedulingMode"),
+    (
+        ("--api-key",),
+        "use spec.apiKeys of a Tenant; the engine is reached through the sidecar alone",
+    ),
+    (
+        ("--uds", "--host", "--port", "--grpc", "--root-path", "--headless"),
+        "the engine listens on a Unix socket of the pod; use spec.service for the outside",
+    ),
+    (
+        (
+            "--ssl-keyfile",
+            "--ssl-certfile",
+            "--ssl-ca-certs",
+            "--ssl-cert-reqs",
+            "--ssl-ciphers",
+            "--enable-ssl-refresh",
+        ),
+        "the engine has no network port; end TLS before spec.service",
+    ),
+    (("--config",), "a file could set flags that other fields own; write them into args"),
+    (("--disable-log-stats",), "scheduling reads the engine's metrics"),
+    (
+        ("--nnodes", "--node-rank", "--master-addr", "--master-port"),
+        "engines of several nodes are not supported in v1alpha1",
+    ),
+    (
+        (
+            "--data-parallel-size",
+            "--data-parallel-rank",
+            "--data-parallel-start-rank",
+            "--data-parallel-size-local",
+            "--data-parallel-address",
+            "--data-parallel-rpc-port",
+            "--data-parallel-backend",
+            "--data-parallel-hybrid-lb",
+            "--data-parallel-external-lb",
+            "--data-parallel-multi-port-external-lb",
+            "-dp",
+        ),
+        "data parallel is not supported in v1alpha1; use spec.replicas",
+    ),
+)
+"""Flags of vLLM that the operator sets or rules out, and what a person uses instead."""
+
+_NAME = "self.split('=', 2)[0].replace('_', '-')"
+
+
+def _refuse(flags: tuple[str, ...], advice: str) -> Rule:
+    """Long flags by prefix (an abbreviation), short ones also with their value glued on."""
+    long = [flag for flag in flags if flag.startswith("--")]
+    short = [flag for flag in flags if not flag.startswith("--")]
+    clauses = []
+    if long:
+        clauses.append(
+            f"(self.startsWith('--') && {long!r}.exists(f, f.startsWith({_NAME})))".replace(
+                '"', "'"
+            )
+        )
+    clauses += [f"self.matches('^{flag}[a-z]*([=0-9]|$)')" for flag in short]
+    return rule(f"!({' || '.join(clauses)})", f"{', '.join(flags)} cannot be set here: {advice}")
+
+
+EngineArg = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=4096),
+    Field(
+        json_schema_extra={
+            "x-kubernetes-validations": [_refuse(flags, advice) for flags, advice in OWNED_FLAGS]
+        }
+    ),
+]
+ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\s]+$")]
+EnvName = Annotated[
+    str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+]
+
+
+class EnvSource(ApiModel):
+    """Where the value of an environment variable comes from."""
+
+    model_config = rules(
+        rule(
+            "has(self.secretKeyRef) != has(self.configMapKeyRef)",
+            "needs exactly one of secretKeyRef and configMapKeyRef",
+        )
+    )
+
+    secret_key_ref: SecretKeyRef | None = described("A key of a Secret.", unset="not from a Secret")
+    config_map_key_ref: ConfigMapKeyRef | None = described(
+        "A key of a ConfigMap.", unset="not from a ConfigMap"
+    )
+
+
+class EnvVar(ApiModel):
+    """One environment variable of the engine's container."""
+
+    model_config = rules(
+        rule(
+            "!(has(self.value) && has(self.valueFrom))",
+            "has both value and valueFrom; only one of them can say it",
+        ),
+        rule(
+            "!(self.name in ['VLLM_API_KEY', 'VLLM_PLUGINS'])",
+            "this variable is the operator's own; API keys stand in spec.apiKeys of a Tenant",
+            field_path=".name",
+        ),
+    )
+
+    name: EnvName = described("Name of the variable.")
+    value: str | None = described(
+        "Its value, as it is: $(NAME) is not expanded.",
+        unset="valueFrom says it, or it is empty",
+        max_length=32_768,
+    )
+    value_from: EnvSource | None = described("Where its value is.", unset="value says it")
+
+    @model_validator(mode="after")
+    def _at_most_one(self) -> Self:
+        if self.value is not None and self.value_from is not None:
+            raise ValueError("has both value and valueFrom; only one of them can say it")
+        return self
+
+
+class Parallelism(ApiModel):
+    """Over how many GPUs of one node an engine is spread."""
+
+    tensor: int | None = described(
+        "GPUs that share each layer; the container's nvidia.com/gpu must be at least that.",
+        unset="1",
+        ge=1,
+        le=64,
+    )
+
+
+class EngineSpec(ApiModel):
+    """The container that runs vLLM. A change of any field replaces the pods, one by one."""
+
+    image: ImageName = described("Image with vLLM, such as vllm/vllm-openai:v0.32.0.")
+    parallelism: Parallelism | None = described("Spread over GPUs.", unset="one GPU, or none")
+    resources: ResourceRequirements | None = described(
+        "Compute resources of the engine's container.", unset="none asked for, so no GPU either"
+    )
+    args: list[EngineArg] | None = described(
+        "Further arguments of `vllm serve`, such as --max-num-seqs=64. Flags that other fields "
+        "stand for are refused, also abbreviated.",
+        unset="none",
+        cel=[
+            rule(
+                "size(self) == 0 || self[0].startsWith('-')",
+                "must begin with a flag: what to serve stands in spec.model.source",
+            )
+        ],
+        max_length=64,
+        list_type="atomic",
+    )
+    env: list[EnvVar] | None = described(
+        "Environment variables of the engine's container.",
+        unset="only the operator's own",
+        max_length=64,
+        map_key="name",
+    )
+    startup_timeout: str | None = duration(
+        "How long an engine may take until it serves (loading, compiling); then it is restarted.",
+        low="10s",
+        high="24h",
+        unset=DEFAULT_STARTUP_TIMEOUT,
+    )
+    drain_timeout: str | None = duration(
+        "How long a pod that is replaced or removed may finish what it has accepted.",
+        low="0s",
+        high="24h",
+        unset=DEFAULT_DRAIN_TIMEOUT,
+        zero="requests in the engine are cut off",
+    )
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """GPUs that share each layer, resolved."""
+        return (self.parallelism and self.parallelism.tensor) or 1
+
+    @property
+    def startup_timeout_seconds(self) -> float:
+        """`startupTimeout`, resolved."""
+        return duration_seconds(self.startup_timeout or DEFAULT_STARTUP_TIMEOUT)
+
+    @property
+    def drain_timeout_seconds(self) -> float:
+        """`drainTimeout`, resolved."""
+        return duration_seconds(self.drain_timeout or DEFAULT_DRAIN_TIMEOUT)

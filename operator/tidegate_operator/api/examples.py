@@ -1,0 +1,96 @@
+"""One object of each kind that uses most of its fields: for docs/api.md and for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate_operator.api.common import API_VERSION
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "TenantTier": {
+        "apiVersion": API_VERSION,
+        "kind": "TenantTier",
+        "metadata": {"name": "t0"},
+        "spec": {
+            "priority": 1000,
+            "reservedPercent": 60,
+            "maxPercent": 95,
+            "output": {"default": 512, "max": 4096},
+            "maxInFlight": 64,
+            "fairness": {"unit": "Requests", "quantum": 1},
+            "queue": {"maxRequests": 2000, "maxBytes": 134217728, "maxWait": "30s"},
+            "allowedNamespaces": {"matchLabels": {"tidegate.io/customers": "paid"}},
+            "tenantOverrides": {"maxWeight": 10},
+        },
+    },
+    "Tenant": {
+        "apiVersion": API_VERSION,
+        "kind": "Tenant",
+        "metadata": {"name": "acme", "namespace": "customers"},
+        "spec": {
+            "tierRef": {"name": "t0"},
+            "weight": 3,
+            "apiKeys": [
+                {
+                    "name": "2026-01",
+                    "sha256": "2e93cd89f9f2d14cb9a8eb5ee39e6bb8bb4f1bdeb3a12c8f3a0f6a8a2b1e7c4d",
+                },
+                {"name": "2026-07", "secretRef": {"name": "acme-keys", "key": "2026-07"}},
+            ],
+            "stop": "None",
+        },
+    },
+    "ServingPool": {
+        "apiVersion": API_VERSION,
+        "kind": "ServingPool",
+        "metadata": {"name": "chat", "namespace": "models"},
+        "spec": {
+            "model": {
+                "name": "qwen3-8b",
+                "task": "Generate",
+                "source": {
+                    "huggingFace": {
+                        "repo": "Qwen/Qwen3-8B",
+                        "revision": "main",
+                        "tokenSecretRef": {"name": "hugging-face", "key": "token"},
+                    }
+                },
+                "maxModelLen": 32768,
+            },
+            "tiers": [
+                {"name": "t0", "reservedPercent": 50, "maxPercent": 90},
+                {"name": "t3"},
+            ],
+            "tenants": {
+                "namespaceSelector": {
+                    "matchExpressions": [
+                        {
+                            "key": "tidegate.io/customers",
+                            "operator": "In",
+                            "values": ["paid", "free"],
+                        }
+                    ]
+                }
+            },
+            "engine": {
+                "image": "vllm/vllm-openai:v0.32.0",
+                "parallelism": {"tensor": 2},
+                "resources": {"limits": {"nvidia.com/gpu": 2, "memory": "64Gi"}},
+                "args": ["--max-num-seqs=128", "--enable-prefix-caching"],
+                "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "WARNING"}],
+                "startupTimeout": "20m",
+                "drainTimeout": "90s",
+            },
+            "replicas": 2,
+            "sidecar": {"resources": {"requests": {"cpu": "500m", "memory": "256Mi"}}},
+            "service": {
+                "type": "LoadBalancer",
+                "annotations": {"service.beta.kubernetes.io/aws-load-balancer-scheme": "internal"},
+                "loadBalancerClass": "service.k8s.aws/nlb",
+            },
+            "betweenTiers": "Strict",
+            "schedulingMode": "Tidegate",
+        },
+    },
+}
+"""By kind."""

@@ -1,0 +1,92 @@
+"""Tenant: one customer, its tier, its weight and its API keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from tidegate.scheduling.contracts import Stop
+from tidegate_operator.api.common import API_KEYS_LABEL, ObjectMeta, SecretKeyRef
+from tidegate_operator.api.fields import ApiModel, ItemName, KindName, described, rule, rules
+from tidegate_operator.api.status import TenantStatus
+
+MAX_API_KEYS = 32
+
+Sha256 = Annotated[str, StringConstraints(max_length=64, pattern=r"^[0-9a-f]{64}$")]
+
+
+class TierRef(ApiModel):
+    """A TenantTier by name."""
+
+    name: KindName = described("Name of the TenantTier.")
+
+
+class ApiKey(ApiModel):
+    """One key that clients of the tenant send as `Authorization: Bearer`."""
+
+    model_config = rules(
+        rule(
+            "has(self.sha256) != has(self.secretRef)",
+            "needs exactly one of sha256 and secretRef",
+        )
+    )
+
+    name: ItemName = described("Tells the keys of a tenant apart, for rotation.")
+    sha256: Sha256 | None = described(
+        "SHA-256 of the key, 64 lower-case hexadecimal digits; `tidegate keys new` prints both. "
+        "The key itself stands nowhere in the cluster.",
+        unset="the key is in secretRef",
+    )
+    secret_ref: SecretKeyRef | None = described(
+        f"The key in a Secret of the Tenant's namespace that carries the label {API_KEYS_LABEL}.",
+        unset="sha256 says it",
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.sha256 is None) == (self.secret_ref is None):
+            raise ValueError("needs exactly one of sha256 and secretRef")
+        return self
+
+
+class TenantSpec(ApiModel):
+    """Who the tenant is and what it may use."""
+
+    tier_ref: TierRef = described(
+        "The tier it claims; that tier's allowedNamespaces must select this namespace."
+    )
+    weight: int | None = described(
+        "Share among the tenants of the same tier: 3 gets three times what 1 gets while both have "
+        "requests waiting. At most the tier's tenantOverrides.maxWeight.",
+        unset="1",
+        ge=1,
+        le=1000,
+    )
+    api_keys: list[ApiKey] | None = described(
+        "Keys that identify it. To rotate, add the new one, move the clients, remove the old one. "
+        "A removed key stops working within seconds. Where two Tenants have the same key, the "
+        "older keeps it.",
+        unset="nobody can call as this tenant",
+        empty="the same",
+        max_length=MAX_API_KEYS,
+        map_key="name",
+    )
+    stop: Stop | None = described(
+        "None: served. Hold: new requests get 503, waiting ones are still served. HoldAndDrain: "
+        "waiting ones get 503 too. Requests in the engine always finish.",
+        unset="None",
+    )
+
+
+class Tenant(ApiModel):
+    """One customer of the pools: the tier it claims, its weight within it, and its API keys.
+    Others have a kind Tenant too: `kubectl get tenants.tidegate.io`, or `tgt`."""
+
+    api_version: Literal["tidegate.io/v1alpha1"] = "tidegate.io/v1alpha1"
+    kind: Literal["Tenant"] = "Tenant"
+    metadata: ObjectMeta
+    spec: TenantSpec = described("Who the tenant is and what it may use.")
+    status: TenantStatus = Field(
+        default_factory=TenantStatus, description="What it uses; written by the operator."
+    )

@@ -1,0 +1,164 @@
+"""TenantTier: one class of customers and what it is promised; cluster-wide, like PriorityClass."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tidegate.scheduling.contracts import FairnessUnit
+from tidegate.scheduling.contracts.policy import (
+    DEFAULT_OUTPUT_TOKENS,
+    DEFAULT_QUANTUM,
+    DEFAULT_QUEUE_BYTES,
+    DEFAULT_QUEUE_REQUESTS,
+    DEFAULT_QUEUE_WAIT_SECONDS,
+)
+from tidegate_operator.api.common import LabelSelector, ObjectMeta
+from tidegate_operator.api.fields import ApiModel, described, duration, rule, rules
+from tidegate_operator.api.status import TenantTierStatus
+
+MAX_TOKENS = 10_000_000
+
+
+class OutputLimits(ApiModel):
+    """Output tokens of one request."""
+
+    model_config = rules(
+        rule(
+            "!has(self.default) || !has(self.max) || self.default <= self.max",
+            "output.default must not be above output.max",
+            field_path=".default",
+        )
+    )
+
+    default: int | None = described(
+        "Output tokens asked of the engine where the client names no number.",
+        unset=f"{DEFAULT_OUTPUT_TOKENS}, or max where that is less",
+        ge=1,
+        le=MAX_TOKENS,
+    )
+    max: int | None = described(
+        "Most output tokens that a client may ask for.",
+        unset="as many as the model allows",
+        ge=1,
+        le=MAX_TOKENS,
+    )
+
+
+class Fairness(ApiModel):
+    """How the tenants of the tier share what the tier gets."""
+
+    unit: FairnessUnit | None = described(
+        "Requests: each counts one, for even turns. Tokens: each counts its prompt and output "
+        "tokens, so that long requests pay for their length.",
+        unset="Tokens",
+    )
+    quantum: int | None = described(
+        "Credit of one turn at weight 1, in `unit`. Smaller interleaves finer.",
+        unset=f"{DEFAULT_QUANTUM[FairnessUnit.REQUESTS]} request or "
+        f"{DEFAULT_QUANTUM[FairnessUnit.TOKENS]} tokens",
+        ge=1,
+        le=MAX_TOKENS,
+    )
+
+
+class QueueLimits(ApiModel):
+    """Bounds of the queue of one tenant in one pod; beyond them 429 at once."""
+
+    max_requests: int | None = described(
+        "Most requests that wait.", unset=f"{DEFAULT_QUEUE_REQUESTS}", ge=1, le=1_000_000
+    )
+    max_bytes: int | None = described(
+        "Most bytes of request bodies that wait.",
+        unset=f"{DEFAULT_QUEUE_BYTES} ({DEFAULT_QUEUE_BYTES // 1024**2} MiB)",
+        ge=1024,
+        le=64 * 1024**3,
+    )
+    max_wait: str | None = duration(
+        "Longest wait; a request that waited longer ends with 504.",
+        low="1ms",
+        high="24h",
+        unset=f"{DEFAULT_QUEUE_WAIT_SECONDS:g}s",
+    )
+
+
+class TenantOverrides(ApiModel):
+    """What a Tenant of this tier may set for itself."""
+
+    max_weight: int | None = described(
+        "Highest `weight` that a Tenant may have; above it the Tenant is not accepted.",
+        unset="1, so that a Tenant cannot raise its own share",
+        ge=1,
+        le=1000,
+    )
+
+
+class TenantTierSpec(ApiModel):
+    """What the tier is promised, and who may claim it."""
+
+    model_config = rules(
+        rule(
+            "!has(self.reservedPercent) || !has(self.maxPercent) "
+            "|| self.reservedPercent <= self.maxPercent",
+            "reservedPercent must not be above maxPercent",
+            field_path=".reservedPercent",
+        )
+    )
+
+    priority: int | None = described(
+        "Order between tiers: the higher goes first. May be negative.",
+        unset="0",
+        ge=-(2**31),
+        le=2**31 - 1,
+    )
+    reserved_percent: int | None = described(
+        "Share of the engines' service (tokens) that the tier gets for certain while it has "
+        "requests waiting, whatever the priority of the others. In each pool the reservations of "
+        "all its tiers sum to at most 100.",
+        unset="0",
+        zero="nothing is reserved; the tier gets what tiers of higher priority leave",
+        ge=0,
+        le=100,
+    )
+    max_percent: int | None = described(
+        "Most of the engines' service that the tier takes while other tiers wait. Idle capacity "
+        "it may use all the same.",
+        unset="100, no limit",
+        ge=1,
+        le=100,
+    )
+    output: OutputLimits | None = described("Output tokens of one request.", unset="as its fields")
+    max_in_flight: int | None = described(
+        "Most requests of one tenant in one engine at once; further ones wait.",
+        unset="no such limit",
+        ge=1,
+        le=100_000,
+    )
+    fairness: Fairness | None = described(
+        "How the tenants of this tier share what the tier gets.", unset="as its fields"
+    )
+    queue: QueueLimits | None = described(
+        "Bounds of the queue of each tenant in each pod.", unset="as its fields"
+    )
+    allowed_namespaces: LabelSelector = described(
+        "Namespaces whose Tenants may claim this tier. Required, so that no tier is open to "
+        "everyone by mistake.",
+        empty="({}) all namespaces",
+    )
+    tenant_overrides: TenantOverrides | None = described(
+        "What a Tenant of this tier may set for itself.", unset="as its fields"
+    )
+
+
+class TenantTier(ApiModel):
+    """One class of customers (such as paid conversation, agents, batch, free): its order, reserved
+    share and limits. Cluster-wide; Tenants claim it by name and ServingPools serve it."""
+
+    api_version: Literal["tidegate.io/v1alpha1"] = "tidegate.io/v1alpha1"
+    kind: Literal["TenantTier"] = "TenantTier"
+    metadata: ObjectMeta
+    spec: TenantTierSpec = described("What the tier is promised, and who may claim it.")
+    status: TenantTierStatus = Field(
+        default_factory=TenantTierStatus, description="What the tier does; written by the operator."
+    )

@@ -1,0 +1,97 @@
+"""The generated files are those that the models generate; the schemas hold to the house rules."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from tidegate_operator.api import fields, generate, schema
+from tidegate_operator.api.crd import KINDS, Kind, object_schema
+
+ROOT = Path(__file__).resolve().parents[3]
+WITHOUT_BOUND = ["apiVersion", "kind"]  # the API server's own, of every kind
+
+
+@pytest.mark.parametrize("name", generate.generated_files())
+def test_generated_file_is_up_to_date(name: str) -> None:
+    path = ROOT / name
+    assert path.is_file(), "run scripts/generate"
+    assert path.read_text() == generate.generated_files()[name], "run scripts/generate"
+
+
+def test_no_other_crd_lies_beside_them() -> None:
+    generated = {Path(name).name for name in generate.generated_files() if name.startswith("crds/")}
+    assert {path.name for path in (ROOT / "crds").iterdir()} == generated
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_everything_is_bounded(kind: Kind) -> None:
+    assert schema.unbounded(object_schema(kind)) == WITHOUT_BOUND
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_everything_is_described_and_optional_fields_say_what_unset_means(kind: Kind) -> None:
+    spec = object_schema(kind)["properties"]["spec"]
+    for path, node in schema.walk(spec, "spec"):
+        for name, child in node.get("properties", {}).items():
+            where = f"{path}.{name}"
+            assert child.get("description"), where
+            if name not in node.get("required", ()) and "default" not in child:
+                assert "Unset: " in child["description"], where
+            if child.get("minimum") == 0:
+                assert "Zero: " in child["description"], where
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_replicas_is_the_only_default_in_a_spec(kind: Kind) -> None:
+    spec = object_schema(kind)["properties"]["spec"]
+    defaults = {path: node["default"] for path, node in schema.walk(spec) if "default" in node}
+    assert defaults == ({"replicas": 1} if kind.name == "ServingPool" else {})
+
+
+@pytest.mark.parametrize("name", [n for n in generate.generated_files() if n.startswith("crds/t")])
+def test_crd_yaml_has_no_trace_of_json_schema(name: str) -> None:
+    (version,) = yaml.safe_load(generate.generated_files()[name])["spec"]["versions"]
+    for path, node in schema.walk(version["schema"]["openAPIV3Schema"]):
+        assert not node.keys() & {"$ref", "title", "const", "$defs"}, path
+        assert node.get("x-kubernetes-int-or-string") or "anyOf" not in node, path
+        assert node.get("default", ...) is not None, path
+
+
+class Untranslatable(fields.ApiModel):
+    """Has a constraint that structural schemas lack."""
+
+    count: int = fields.described("A count.", multiple_of=3)
+
+
+class SeveralTypes(fields.ApiModel):
+    """Could be two things."""
+
+    value: int | str = fields.described("A value.")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [(Untranslatable, "count: multipleOf"), (SeveralTypes, "value: only int-or-string")],
+)
+def test_what_cannot_be_translated_is_refused_by_name(
+    model: type[fields.ApiModel], said: str
+) -> None:
+    with pytest.raises(schema.SchemaError, match=said):
+        schema.structural(model)
+
+
+def test_unbounded_names_each_kind_of_size() -> None:
+    class Loose(fields.ApiModel):
+        """Nothing is bounded."""
+
+        text: str = fields.described("Text.")
+        items: list[int] = fields.described("Items.", max_length=3)
+        labels: dict[str, bool] = fields.described("Labels.")
+
+    assert schema.unbounded(schema.structural(Loose)) == [
+        "text",
+        "items",
+        "items[]",
+        "labels",
+        "labels.*",
+    ]
