@@ -34,7 +34,12 @@ class CommandSource:
     """The optional dependencies (``pip install tidegate[extra]``) that it needs."""
 
 
-COMMANDS: dict[str, CommandSource] = {}
+COMMANDS: dict[str, CommandSource] = {
+    "load": CommandSource(
+        "tidegate.cli.load", "load", "Send a scenario's requests and report.", "simulator"
+    ),
+    "keys": CommandSource("tidegate.cli.keys", "keys", "Make API keys and their hashes.", ""),
+}
 
 
 class _LazyCommand(TyperCommand):

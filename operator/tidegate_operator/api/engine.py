@@ -58,7 +58,7 @@ OWNED_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--config",), "a file could set flags that other fields own; write them into args"),
     (("--disable-log-stats",), "scheduling reads the engine's metrics"),
     (
-        ("--nnodes", "--node-rank", "--master-addr", "--master-port"),
+        ("--nnodes", "--node-rank", "--master-addr", "--master-port", "-n", "-r"),
         "engines of several nodes are not supported in v1alpha1",
     ),
     (
