@@ -76,7 +76,7 @@ class _Plan:
     """What a step has decided so far."""
 
     budget: int
-    rows: dict[EngineRequest, int] = field(default_factory=dict)
+    rows: list[tuple[EngineRequest, int]] = field(default_factory=list)
     first_scheduled: list[EngineRequest] = field(default_factory=list)
     preempted: list[EngineRequest] = field(default_factory=list)
 
@@ -136,24 +136,30 @@ class Engine:
             self._admit_waiting(plan)
         return self._execute(plan, now)
 
-    def _wanted_tokens(self, request: EngineRequest, computed_tokens: int, budget: int) -> int:
-        wanted = min(request.total_tokens - computed_tokens, budget)
+    def _chunk_tokens(self, wanted: int, budget: int) -> int:
         threshold = self.config.long_prefill_token_threshold
-        return min(wanted, threshold) if threshold else wanted
+        return min(wanted, budget, threshold) if threshold else min(wanted, budget)
 
     def _schedule_running(self, plan: _Plan) -> None:
         block_size = self.config.block_size
+        running, rows = self.running, plan.rows
         index = 0
-        while index < len(self.running) and plan.budget > 0:
-            request = self.running[index]
-            tokens = self._wanted_tokens(request, request.computed_tokens, plan.budget)
-            slots = request.computed_tokens + tokens - len(request.blocks) * block_size
-            if slots > 0 and not self._grow(request, -(-slots // block_size), plan):
-                break
-            plan.rows[request] = tokens
+        while index < len(running) and plan.budget > 0:
+            request = running[index]
+            computed = request.computed_tokens
+            tokens = request.prompt_tokens + request.output_tokens - computed
+            if tokens > 1:
+                tokens = self._chunk_tokens(tokens, plan.budget)
+            slots = computed + tokens - len(request.blocks) * block_size
+            if slots > 0:
+                if not self._grow(request, -(-slots // block_size), plan):
+                    break
+                if plan.preempted:
+                    # A victim that stood before this one has moved it forward in the list.
+                    index = running.index(request, 0, index + 1)
+            rows.append((request, tokens))
             plan.budget -= tokens
-            # Victims before this one have moved it forward in the list.
-            index = self.running.index(request, 0, index + 1) + 1 if plan.preempted else index + 1
+            index += 1
 
     def _grow(self, request: EngineRequest, new_blocks: int, plan: _Plan) -> bool:
         """Give blocks to a running request, preempting others; False: it fell itself."""
@@ -163,12 +169,16 @@ class Engine:
                 request.blocks.extend(blocks)
                 return True
             victim = self.running.pop(self.waiting.victim_index(self.running))
-            plan.budget += plan.rows.pop(victim, 0)
             self._preempt(victim, plan)
             if victim is request:
                 return False
 
     def _preempt(self, victim: EngineRequest, plan: _Plan) -> None:
+        for index, (request, tokens) in enumerate(plan.rows):
+            if request is victim:
+                del plan.rows[index]
+                plan.budget += tokens
+                break
         self.kv.release(victim.blocks)
         victim.state = RequestState.PREEMPTED
         victim.preemptions += 1
@@ -195,7 +205,7 @@ class Engine:
     def _seat(self, request: EngineRequest, hits: list[Block], plan: _Plan) -> None:
         block_size = self.config.block_size
         cached_tokens = len(hits) * block_size
-        tokens = self._wanted_tokens(request, cached_tokens, plan.budget)
+        tokens = self._chunk_tokens(request.total_tokens - cached_tokens, plan.budget)
         self.kv.take(hits)
         request.blocks.extend(hits)
         blocks = self.kv.allocate(-(-(cached_tokens + tokens) // block_size) - len(hits))
@@ -214,7 +224,7 @@ class Engine:
             plan.first_scheduled.append(request)
         request.state = RequestState.RUNNING
         self.running.append(request)
-        plan.rows[request] = tokens
+        plan.rows.append((request, tokens))
         plan.budget -= tokens
 
     def _execute(self, plan: _Plan, now: float) -> StepResult:
@@ -225,7 +235,7 @@ class Engine:
         free_blocks = self.kv.free_blocks
         decode_tokens = prefill_tokens = kv_tokens_read = 0
         pairs = 0.0
-        for request, tokens in plan.rows.items():
+        for request, tokens in plan.rows:
             if tokens == 1 and request.computed_tokens >= request.prompt_tokens:
                 decode_tokens += 1
                 kv_tokens_read += request.computed_tokens + 1
@@ -263,27 +273,31 @@ class Engine:
         caching = self.config.enable_prefix_caching
         sampled: list[EngineRequest] = []
         finished: list[EngineRequest] = []
-        for request, tokens in plan.rows.items():
+        for request, tokens in plan.rows:
             before = request.computed_tokens
             request.computed_tokens = after = before + tokens
-            if caching:
-                for index in range(before // block_size, after // block_size):
-                    self.kv.publish(request.blocks[index], request.block_hash(index))
-            if after < request.total_tokens:
+            if caching and before // block_size != after // block_size:
+                self._publish(request, before // block_size, after // block_size)
+            if after < request.prompt_tokens + request.output_tokens:
                 continue
             if request.first_token_at is None:
                 request.first_token_at = ends_at
                 self.totals.prompt_tokens += request.prompt_tokens
-            if request.output_tokens < request.output_tokens_target:
+            if request.output_tokens_target:
                 request.output_tokens += 1
-                self.totals.generation_tokens += 1
                 sampled.append(request)
             if request.output_tokens == request.output_tokens_target:
                 self._finish(request, ends_at)
                 finished.append(request)
+        self.totals.generation_tokens += len(sampled)
         if finished:
             self.running = [r for r in self.running if r.state is RequestState.RUNNING]
         return sampled, finished
+
+    def _publish(self, request: EngineRequest, first: int, end: int) -> None:
+        """Blocks ``first`` to ``end`` (exclusive) have become full."""
+        for index in range(first, end):
+            self.kv.publish(request.blocks[index], request.block_hash(index))
 
     def _finish(self, request: EngineRequest, ends_at: float) -> None:
         self.kv.release(request.blocks)
