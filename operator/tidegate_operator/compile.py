@@ -1,0 +1,199 @@
+"""From custom resources to what the sidecars of one pool read: pure, and the same every time.
+
+``compile_pool`` takes a pool, the judgement over all tiers and tenants, and what the pool's
+sidecars were last given; it returns policy and keys of one generation, and what the pool's owner
+must know. Equal content keeps the generation, other content gets the next one, whoever computes it:
+a restarted operator continues where the last one stopped. Where nothing is known of an earlier
+generation (a new pool, or its Secrets were deleted under running sidecars), counting starts at the
+present second, above anything that one change a second could have reached.
+
+**Last good rows.** A Tenant without a usable claim keeps the row that this pool last served it
+with, as long as nothing in it was taken away: its tier must still be served here and allow the
+namespace, its weight is cut to what the tier allows now, ``stop`` and keys are the present ones.
+A pool whose tiers cannot be combined (reservations above 100%) keeps the tiers it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tidegate.scheduling.contracts import (
+    KEYS_VERSION,
+    POLICY_VERSION,
+    BetweenTiers,
+    EngineLimits,
+    KeySet,
+    ModelPolicy,
+    Policy,
+    SchedulingMode,
+    Stop,
+    Task,
+    TenantPolicy,
+)
+from tidegate_operator.api.conditions import ConditionType, Reason
+from tidegate_operator.api.serving_pool import ServingPool
+from tidegate_operator.engine_args import flag_integer
+from tidegate_operator.findings import Fault, Finding, verdicts
+from tidegate_operator.judge import Judgement, TenantVerdict
+from tidegate_operator.shards import Previous
+from tidegate_operator.tier_policy import combine_tiers
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPool:
+    """What one pool's sidecars are to run, and what was found about the pool."""
+
+    policy: Policy | None
+    """Unset: nothing could ever be served; there is no last good policy either."""
+    keys: KeySet | None
+    faults: tuple[Fault, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the pool's own spec takes effect."""
+        return not any(fault.type is ConditionType.ACCEPTED for fault in self.faults)
+
+    @property
+    def tier_names(self) -> tuple[str, ...]:
+        return tuple(tier.name for tier in self.policy.tiers) if self.policy else ()
+
+    @property
+    def tenant_names(self) -> tuple[str, ...]:
+        return tuple(tenant.name for tenant in self.policy.tenants) if self.policy else ()
+
+
+def compile_pool(
+    pool: ServingPool,
+    judgement: Judgement,
+    previous: Previous,
+    *,
+    may_share: bool,
+    now_seconds: float,
+) -> CompiledPool:
+    """Compile one pool; ``may_share`` lets it serve Tenants of other namespaces."""
+    tiers, faults = combine_tiers(pool, judgement, previous)
+    served = [
+        tenant
+        for tenant in judgement.tenants.values()
+        if _serves(pool, judgement, tenant.namespace, may_share)
+    ]
+    if not may_share and _names_others(pool):
+        faults.append(_namespace_fault(pool))
+    if tiers is None:
+        return CompiledPool(None, None, tuple(faults), _findings(faults, 0, 0))
+    names = {tier.name for tier in tiers}
+    rows = {tenant.name: _row(tenant, names, judgement, previous) for tenant in served}
+    tenants = tuple(row for row in rows.values() if row is not None)
+    policy = Policy(
+        version=POLICY_VERSION,
+        generation=0,
+        pool=f"{pool.metadata.namespace}/{pool.metadata.name}",
+        model=ModelPolicy(
+            pool.spec.model.name,
+            pool.spec.model.task or Task.GENERATE,
+            pool.spec.model.max_model_len,
+        ),
+        tiers=tiers,
+        tenants=tenants,
+        scheduling_mode=pool.spec.scheduling_mode or SchedulingMode.TIDEGATE,
+        between_tiers=pool.spec.between_tiers or BetweenTiers.STRICT,
+        engine=_engine_limits(pool.spec.engine.args or ()),
+    )
+    keys = KeySet(
+        KEYS_VERSION,
+        0,
+        dict(
+            sorted(
+                (digest, tenant.name)
+                for tenant in served
+                if rows[tenant.name] is not None
+                for digest in tenant.digests
+            )
+        ),
+    )
+    generation = _generation(policy, keys, previous, now_seconds)
+    return CompiledPool(
+        replace(policy, generation=generation),
+        replace(keys, generation=generation),
+        tuple(faults),
+        _findings(faults, len(tiers), len(tenants)),
+    )
+
+
+def _serves(pool: ServingPool, judgement: Judgement, namespace: str, may_share: bool) -> bool:
+    own = namespace == pool.metadata.namespace
+    selector = pool.spec.tenants.namespace_selector if pool.spec.tenants else None
+    if selector is None:
+        return own
+    return (own or may_share) and selector.matches(judgement.namespaces.get(namespace, {}))
+
+
+def _names_others(pool: ServingPool) -> bool:
+    return pool.spec.tenants is not None and pool.spec.tenants.namespace_selector is not None
+
+
+def _namespace_fault(pool: ServingPool) -> Fault:
+    return Fault(
+        ConditionType.ACCEPTED,
+        Reason.NAMESPACE_NOT_ALLOWED,
+        "spec.tenants.namespaceSelector: pools of namespace "
+        f"{pool.metadata.namespace} may not serve Tenants of other namespaces, so only its own are "
+        "served; remove the selector, or have the namespace added to the operator's setting "
+        "--shared-pool-namespaces",
+    )
+
+
+def _row(
+    tenant: TenantVerdict, tiers: set[str], judgement: Judgement, previous: Previous
+) -> TenantPolicy | None:
+    """The tenant's row in this pool; None: it is not served here."""
+    if tenant.claim is not None:
+        if tenant.claim.tier not in tiers:
+            return None
+        stop = tenant.stop or Stop.NONE
+        return TenantPolicy(tenant.name, tenant.claim.tier, tenant.claim.weight, stop)
+    last = previous.rows.get(tenant.name)
+    if last is None or last.tier not in tiers:
+        return None
+    tier = judgement.tiers.get(last.tier)
+    if tier is None:
+        return None
+    if tier.tier is None:
+        return replace(last, stop=tenant.stop or last.stop)
+    if not judgement.tier_allows(last.tier, tenant.namespace):
+        return None
+    weight = min(last.weight, tier.max_weight)
+    return TenantPolicy(tenant.name, last.tier, weight, tenant.stop or last.stop)
+
+
+def _engine_limits(arguments: Sequence[str]) -> EngineLimits:
+    return EngineLimits(
+        max_num_seqs=flag_integer(arguments, "--max-num-seqs"),
+        max_num_batched_tokens=flag_integer(arguments, "--max-num-batched-tokens"),
+    )
+
+
+def _generation(policy: Policy, keys: KeySet, previous: Previous, now_seconds: float) -> int:
+    last = previous.generation
+    if last == 0:
+        return int(now_seconds)
+    same = replace(policy, generation=last), replace(keys, generation=last)
+    return last if same == (previous.policy, previous.keys) else last + 1
+
+
+def _findings(faults: Sequence[Fault], tiers: int, tenants: int) -> tuple[Finding, ...]:
+    accepted, resolved = verdicts(
+        faults,
+        f"Serves {tenants} tenants in {tiers} tiers",
+        "All references were found",
+    )
+    if not faults and tenants == 0:
+        accepted = replace(
+            accepted,
+            reason=Reason.NO_TENANTS,
+            message="No Tenant is served, so nobody can call the pool; create a Tenant in a "
+            "namespace that the pool serves and in one of its tiers",
+        )
+    return accepted, resolved

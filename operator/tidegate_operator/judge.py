@@ -1,0 +1,245 @@
+"""Every TenantTier and Tenant judged by itself: what takes effect, and what a person must mend.
+
+Rules. One bad object never stops another. A Tenant whose tier or weight cannot be used gets no row
+here; each pool may keep the row it last served (see :mod:`tidegate_operator.compile`). Taking away
+is never invalid: keys and ``stop`` are always those of the present spec, so a removed key, a
+deleted Secret or a Hold act at once, whatever else is wrong with the object. Where two Tenants have
+one key, the older (creation time, then namespace/name) keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from tidegate.scheduling.contracts import Stop
+from tidegate_operator.api.common import FieldError, parse
+from tidegate_operator.api.conditions import ConditionType, Reason
+from tidegate_operator.api.tenant import ApiKey, Tenant
+from tidegate_operator.api.tenant_tier import TenantTier
+from tidegate_operator.api_keys import ResolvedKey, SecretData, resolve_keys
+from tidegate_operator.findings import Fault, Finding, joined, verdicts
+
+Json = dict[str, Any]
+Labels = Mapping[str, str]
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a Tenant rightly claims: a tier and a weight in it."""
+
+    tier: str
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class TenantVerdict:
+    """One Tenant, judged."""
+
+    name: str
+    """namespace/name."""
+    namespace: str
+    claim: Claim | None
+    """Unset: not usable as it is."""
+    stop: Stop | None
+    """Unset: the spec cannot be read."""
+    digests: tuple[str, ...]
+    """SHA-256 of the keys that are its own and usable, sorted."""
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TierVerdict:
+    """One TenantTier, judged."""
+
+    name: str
+    tier: TenantTier | None
+    """Unset: the spec cannot be read."""
+    findings: tuple[Finding, ...]
+
+    def allows(self, labels: Labels) -> bool:
+        """Whether Tenants of a namespace with these labels may claim it."""
+        return self.tier is not None and self.tier.spec.allowed_namespaces.matches(labels)
+
+    @property
+    def max_weight(self) -> int:
+        """The highest weight that a Tenant may set for itself."""
+        overrides = self.tier.spec.tenant_overrides if self.tier else None
+        return (overrides and overrides.max_weight) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """All tiers and tenants, judged."""
+
+    tiers: Mapping[str, TierVerdict] = field(default_factory=dict)
+    tenants: Mapping[str, TenantVerdict] = field(default_factory=dict)
+    namespaces: Mapping[str, Labels] = field(default_factory=dict)
+
+    def tier_allows(self, tier: str, namespace: str) -> bool:
+        """Whether the tier exists and may be claimed from that namespace."""
+        verdict = self.tiers.get(tier)
+        return verdict is not None and verdict.allows(self.namespaces.get(namespace, {}))
+
+
+def judge(
+    tiers: Iterable[Json],
+    tenants: Iterable[Json],
+    namespaces: Mapping[str, Labels],
+    secrets: Mapping[tuple[str, str], SecretData],
+) -> Judgement:
+    """Judge all of them; ``secrets`` are the labelled ones by (namespace, name)."""
+    tier_verdicts = {verdict.name: verdict for verdict in map(_judge_tier, _living(tiers))}
+    judgement = Judgement(tier_verdicts, {}, namespaces)
+    drafts = sorted(
+        (_draft(obj, judgement, secrets) for obj in _living(tenants)), key=lambda draft: draft.age
+    )
+    owners: dict[str, str] = {}
+    verdicts_by_name = {}
+    for draft in drafts:
+        verdicts_by_name[draft.name] = _settle(draft, owners)
+    return Judgement(tier_verdicts, dict(sorted(verdicts_by_name.items())), namespaces)
+
+
+def _living(objects: Iterable[Json]) -> Iterable[Json]:
+    return (obj for obj in objects if not obj["metadata"].get("deletionTimestamp"))
+
+
+def _judge_tier(obj: Json) -> TierVerdict:
+    name = obj["metadata"]["name"]
+    parsed = parse(TenantTier, obj)
+    if isinstance(parsed, TenantTier):
+        return TierVerdict(name, parsed, verdicts([], "The tier is valid", "Nothing is referenced"))
+    return TierVerdict(name, None, verdicts([_unreadable(parsed)], "", "Nothing is referenced"))
+
+
+def _unreadable(errors: Sequence[FieldError]) -> Fault:
+    return Fault(ConditionType.ACCEPTED, Reason.INVALID, joined(map(str, errors)))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A Tenant before keys are compared between Tenants."""
+
+    name: str
+    namespace: str
+    age: tuple[datetime, str]
+    claim: Claim | None
+    stop: Stop | None
+    keys: list[ResolvedKey]
+    faults: list[Fault]
+
+
+def _draft(
+    obj: Json, judgement: Judgement, secrets: Mapping[tuple[str, str], SecretData]
+) -> _Draft:
+    metadata = obj["metadata"]
+    namespace = metadata["namespace"]
+    name = f"{namespace}/{metadata['name']}"
+    created = metadata.get("creationTimestamp")
+    age = (datetime.fromisoformat(created) if created else _NEVER, name)
+    parsed = parse(Tenant, obj)
+    if not isinstance(parsed, Tenant):
+        keys, faults = resolve_keys(namespace, _readable_keys(obj), secrets)
+        return _Draft(name, namespace, age, None, None, keys, [_unreadable(parsed), *faults])
+    claim, faults = _judge_claim(parsed, namespace, judgement)
+    keys, key_faults = resolve_keys(namespace, parsed.spec.api_keys or [], secrets)
+    stop = parsed.spec.stop or Stop.NONE
+    return _Draft(name, namespace, age, claim, stop, keys, faults + key_faults)
+
+
+def _readable_keys(obj: Json) -> list[ApiKey]:
+    """Keys of a spec that cannot be read as a whole: those that can be read by themselves."""
+    spec = obj.get("spec")
+    entries = spec.get("apiKeys") if isinstance(spec, dict) else None
+    if not isinstance(entries, list):
+        return []
+    parsed = (parse(ApiKey, entry) for entry in entries)
+    return [key for key in parsed if isinstance(key, ApiKey)]
+
+
+def _judge_claim(
+    tenant: Tenant, namespace: str, judgement: Judgement
+) -> tuple[Claim | None, list[Fault]]:
+    name = tenant.spec.tier_ref.name
+    weight = tenant.spec.weight or 1
+    tier = judgement.tiers.get(name)
+    if tier is None:
+        return None, [
+            Fault(
+                ConditionType.RESOLVED_REFS,
+                Reason.TIER_NOT_FOUND,
+                f"spec.tierRef: there is no TenantTier {name}; create it, or name one of "
+                "`kubectl get tenanttiers`",
+            )
+        ]
+    if tier.tier is None:
+        return None, [
+            Fault(
+                ConditionType.RESOLVED_REFS,
+                Reason.TIER_INVALID,
+                f"spec.tierRef: TenantTier {name} is not valid; see its conditions",
+            )
+        ]
+    if not judgement.tier_allows(name, namespace):
+        return None, [
+            Fault(
+                ConditionType.ACCEPTED,
+                Reason.TIER_NOT_ALLOWED,
+                f"spec.tierRef: the allowedNamespaces of TenantTier {name} do not select namespace "
+                f"{namespace}; claim another tier, or have the namespace labelled",
+            )
+        ]
+    if weight > tier.max_weight:
+        return None, [
+            Fault(
+                ConditionType.ACCEPTED,
+                Reason.WEIGHT_NOT_ALLOWED,
+                f"spec.weight: {weight} is above {tier.max_weight}, the tenantOverrides.maxWeight "
+                f"of TenantTier {name}; lower it, or have that raised",
+            )
+        ]
+    return Claim(name, weight), []
+
+
+def _settle(draft: _Draft, owners: dict[str, str]) -> TenantVerdict:
+    """Give the draft those of its keys that no older Tenant has; ``owners`` grows by them."""
+    faults = list(draft.faults)
+    digests = set()
+    for key in draft.keys:
+        owner = owners.setdefault(key.digest, draft.name)
+        if owner == draft.name:
+            digests.add(key.digest)
+        else:
+            faults.append(
+                Fault(
+                    ConditionType.ACCEPTED,
+                    Reason.KEY_CONFLICT,
+                    f"spec.apiKeys[{key.name}]: an older Tenant has the same key and keeps it; "
+                    "make another with `tidegate keys new`",
+                )
+            )
+    if not draft.keys and not faults:
+        faults.append(
+            Fault(
+                ConditionType.ACCEPTED,
+                Reason.NO_KEYS,
+                "spec.apiKeys is empty, so nobody can call as this Tenant; add a key made with "
+                "`tidegate keys new`",
+            )
+        )
+    tier = draft.claim.tier if draft.claim else ""
+    findings = verdicts(
+        faults, f"Served in tier {tier} wherever a pool takes it", "All references were found"
+    )
+    return TenantVerdict(
+        draft.name,
+        draft.namespace,
+        draft.claim,
+        draft.stop,
+        tuple(sorted(digests)),
+        findings,
+    )

@@ -1,0 +1,52 @@
+"""Names, labels and ports that the operator puts on what it creates.
+
+Labels of a pool's pods feed immutable selectors: never change them.
+"""
+
+from __future__ import annotations
+
+GROUP = "tidegate.io"
+POOL_LABEL = "tidegate.io/pool"
+"""On every child: the name of its ServingPool."""
+GROUP_LABEL = "tidegate.io/engine-group"
+COMPONENT_LABEL = "tidegate.io/component"
+API_KEYS_LABEL = "tidegate.io/api-keys"
+"""On Secrets that hold tenants' API keys; only those are listed and watched."""
+SIDECAR_IMAGE_ANNOTATION = "tidegate.io/sidecar-image"
+"""On the StatefulSet: the sidecar image in use, which an upgrade of the operator keeps."""
+
+ENGINE = "engine"
+POLICY = "policy"
+ADMIN = "admin"
+
+TENANT_PORT = 8000
+ADMIN_PORT = 8001
+SHARDS = 16
+"""Policy shards of a pool; all of them are in the pod template from the start."""
+
+
+def pool_labels(pool: str) -> dict[str, str]:
+    """Labels of every child of the pool."""
+    return {
+        "app.kubernetes.io/name": "tidegate",
+        "app.kubernetes.io/managed-by": "tidegate-operator",
+        "app.kubernetes.io/instance": pool,
+        POOL_LABEL: pool,
+    }
+
+
+def engine_selector(pool: str, group: str = "main") -> dict[str, str]:
+    """Labels that select the engine pods of one group of the pool, and nothing else."""
+    return {POOL_LABEL: pool, COMPONENT_LABEL: ENGINE, GROUP_LABEL: group}
+
+
+def policy_secret(pool: str, shard: int) -> str:
+    return f"{pool}-policy-{shard}"
+
+
+def admin_secret(pool: str) -> str:
+    return f"{pool}-admin"
+
+
+def headless_service(pool: str) -> str:
+    return f"{pool}-engines"

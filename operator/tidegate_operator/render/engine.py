@@ -1,0 +1,187 @@
+"""The engine's container: ``vllm serve`` on a Unix socket that only the sidecar can reach."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tidegate.scheduling.contracts import Task
+from tidegate_operator.api.common import ResourceRequirements
+from tidegate_operator.api.engine import EngineSpec, EnvVar
+from tidegate_operator.api.serving_pool import ModelSpec, ServingPool
+from tidegate_operator.names import ADMIN_PORT
+
+Json = dict[str, Any]
+
+SOCKET_DIRECTORY = "/run/tidegate"
+SOCKET_PATH = f"{SOCKET_DIRECTORY}/engine.sock"
+"""vLLM refuses paths of 100 bytes and more."""
+MODEL_DIRECTORY = "/model"
+CACHE_DIRECTORY = "/cache"
+GPU = "nvidia.com/gpu"
+ENGINE_SHUTDOWN_SECONDS = 20
+"""What vLLM gives its last requests after SIGTERM, when the drain has run out of time; below the
+margin that the pod's grace period has beyond the drain."""
+
+_PROBE_SECONDS = 5
+
+
+def engine_container(pool: ServingPool) -> Json:
+    """The container, by the pool's model and engine."""
+    spec = pool.spec.engine
+    container: Json = {
+        "name": "engine",
+        "image": spec.image,
+        "command": ["vllm", "serve"],
+        "args": _arguments(pool.spec.model, spec),
+        "env": _environment(pool.spec.model, spec),
+        "volumeMounts": _mounts(pool.spec.model),
+        "lifecycle": {"preStop": {"httpGet": _admin("/drained")}},
+        "startupProbe": {
+            "httpGet": _admin("/engine/startupz"),
+            "periodSeconds": _PROBE_SECONDS,
+            "timeoutSeconds": 5,
+            "failureThreshold": max(1, math.ceil(spec.startup_timeout_seconds / _PROBE_SECONDS)),
+        },
+        "livenessProbe": {
+            "httpGet": _admin("/engine/livez"),
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
+        "securityContext": restricted(),
+    }
+    if resources := _resources(spec):
+        container["resources"] = resources
+    return container
+
+
+def restricted() -> Json:
+    """What the pod security standard ``restricted`` asks of a container, and a read-only root."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def resource_requirements(given: ResourceRequirements | None) -> Json:
+    """Limits and requests as given; an empty one is left out."""
+    if given is None:
+        return {}
+    both = {"limits": given.limits, "requests": given.requests}
+    return {name: dict(amounts) for name, amounts in both.items() if amounts}
+
+
+def model_volumes(model: ModelSpec) -> list[Json]:
+    """Where the model is, and a place to write for what vLLM downloads and compiles."""
+    volumes: list[Json] = [{"name": "cache", "emptyDir": {}}]
+    source = model.source
+    if claim := source.persistent_volume_claim:
+        volumes.append(
+            {
+                "name": "model",
+                "persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True},
+            }
+        )
+    elif image := source.image:
+        volumes.append({"name": "model", "image": {"reference": image.reference}})
+    return volumes
+
+
+def _arguments(model: ModelSpec, engine: EngineSpec) -> list[str]:
+    arguments = [_model_location(model)]
+    arguments += [f"--uds={SOCKET_PATH}", f"--served-model-name={model.name}"]
+    if (hub := model.source.hugging_face) and hub.revision:
+        arguments.append(f"--revision={hub.revision}")
+    if model.max_model_len is not None:
+        arguments.append(f"--max-model-len={model.max_model_len}")
+    if model.task is Task.EMBED:
+        arguments.append("--runner=pooling")
+    arguments += [
+        f"--tensor-parallel-size={engine.tensor_parallel_size}",
+        # Always, so that the scheduling mode stays hot: without priorities it is first come, first
+        # served.
+        "--scheduling-policy=priority",
+        f"--shutdown-timeout={ENGINE_SHUTDOWN_SECONDS}",
+    ]
+    return [_literal(argument) for argument in [*arguments, *(engine.args or ())]]
+
+
+def _model_location(model: ModelSpec) -> str:
+    source = model.source
+    if source.hugging_face:
+        return source.hugging_face.repo
+    if source.uri:
+        return source.uri
+    mounted = source.persistent_volume_claim or source.image
+    path = mounted.path if mounted else None
+    return f"{MODEL_DIRECTORY}/{path}".rstrip("/") if path else MODEL_DIRECTORY
+
+
+def _environment(model: ModelSpec, engine: EngineSpec) -> list[Json]:
+    """Ours first; the pool's win where a name is in both."""
+    ours: list[Json] = [
+        {"name": "HOME", "value": CACHE_DIRECTORY},
+        # The image has no account of our number, and torch asks for its name.
+        {"name": "USER", "value": "vllm"},
+        {"name": "HF_HOME", "value": f"{CACHE_DIRECTORY}/huggingface"},
+        {"name": "VLLM_CACHE_ROOT", "value": f"{CACHE_DIRECTORY}/vllm"},
+        {"name": "TMPDIR", "value": "/tmp"},
+        {"name": "VLLM_NO_USAGE_STATS", "value": "1"},
+    ]
+    if (hub := model.source.hugging_face) and (ref := hub.token_secret_ref):
+        ours.append(
+            {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
+        )
+    given = [_variable(variable) for variable in engine.env or ()]
+    names = {variable["name"] for variable in given}
+    return [variable for variable in ours if variable["name"] not in names] + given
+
+
+def _variable(variable: EnvVar) -> Json:
+    source = variable.value_from
+    if source is None:
+        return {"name": variable.name, "value": _literal(variable.value or "")}
+    if ref := source.secret_key_ref:
+        return {
+            "name": variable.name,
+            "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}},
+        }
+    config = source.config_map_key_ref
+    assert config is not None  # CEL lets no other through, and the model has only these two
+    return {
+        "name": variable.name,
+        "valueFrom": {"configMapKeyRef": {"name": config.name, "key": config.key}},
+    }
+
+
+def _mounts(model: ModelSpec) -> list[Json]:
+    mounts: list[Json] = [
+        {"name": "socket", "mountPath": SOCKET_DIRECTORY},
+        {"name": "cache", "mountPath": CACHE_DIRECTORY},
+        {"name": "shared-memory", "mountPath": "/dev/shm"},
+        {"name": "engine-tmp", "mountPath": "/tmp"},
+    ]
+    if model.source.persistent_volume_claim or model.source.image:
+        mounts.append({"name": "model", "mountPath": MODEL_DIRECTORY, "readOnly": True})
+    return mounts
+
+
+def _resources(engine: EngineSpec) -> Json:
+    """As given; with tensor parallelism asked for, at least that many GPUs."""
+    resources = resource_requirements(engine.resources)
+    tensor = engine.parallelism.tensor if engine.parallelism else None
+    named = any(GPU in amounts for amounts in resources.values())
+    if tensor and not named:
+        resources.setdefault("limits", {})[GPU] = tensor
+    return resources
+
+
+def _literal(text: str) -> str:
+    """Text that Kubernetes hands on as it is: it would expand ``$(NAME)``."""
+    return text.replace("$(", "$$(")
+
+
+def _admin(path: str) -> Json:
+    return {"path": path, "port": ADMIN_PORT, "scheme": "HTTP"}

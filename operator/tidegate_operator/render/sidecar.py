@@ -1,0 +1,103 @@
+"""The sidecar's container: the pod's only door, in front of the engine's socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate_operator.api.serving_pool import ServingPool
+from tidegate_operator.names import ADMIN_PORT, SHARDS, TENANT_PORT, admin_secret, policy_secret
+from tidegate_operator.render.engine import (
+    SOCKET_DIRECTORY,
+    SOCKET_PATH,
+    resource_requirements,
+    restricted,
+)
+from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
+from tidegate_operator.shards import KEYS_FILE, POLICY_FILE
+
+Json = dict[str, Any]
+
+POLICY_DIRECTORY = "/etc/tidegate/policy"
+ADMIN_DIRECTORY = "/etc/tidegate/admin"
+NOTICE_SECONDS = 5
+"""Until those who send requests have noticed that the pod goes; it still serves meanwhile."""
+_DEFAULT_REQUESTS = {"cpu": "500m", "memory": "256Mi"}
+
+
+def sidecar_container(pool: ServingPool, image: str) -> Json:
+    """The container; policy and keys come from the same folder, one file each per shard."""
+    resources = resource_requirements(pool.spec.sidecar.resources if pool.spec.sidecar else None)
+    return {
+        "name": "sidecar",
+        "image": image,
+        "args": [
+            f"--policy={POLICY_DIRECTORY}",
+            f"--keys={POLICY_DIRECTORY}",
+            f"--engine=uds:{SOCKET_PATH}",
+            "--host=$(POD_IP)",
+            f"--port={TENANT_PORT}",
+            f"--admin-port={ADMIN_PORT}",
+            f"--admin-token-file={ADMIN_DIRECTORY}/{ADMIN_TOKEN_FILE}",
+        ],
+        "env": [
+            {
+                "name": "POD_IP",
+                "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}},
+            }
+        ],
+        "ports": [
+            {"name": "http", "containerPort": TENANT_PORT, "protocol": "TCP"},
+            {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "volumeMounts": [
+            {"name": "socket", "mountPath": SOCKET_DIRECTORY},
+            {"name": "policy", "mountPath": POLICY_DIRECTORY, "readOnly": True},
+            {"name": "admin", "mountPath": ADMIN_DIRECTORY, "readOnly": True},
+        ],
+        "lifecycle": {"preStop": {"sleep": {"seconds": NOTICE_SECONDS}}},
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": ADMIN_PORT, "scheme": "HTTP"},
+            "periodSeconds": 2,
+            "timeoutSeconds": 2,
+            "failureThreshold": 3,
+        },
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": ADMIN_PORT, "scheme": "HTTP"},
+            "initialDelaySeconds": 10,
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
+        "resources": resources or {"requests": dict(_DEFAULT_REQUESTS)},
+        "securityContext": restricted(),
+    }
+
+
+def sidecar_volumes(pool: str) -> list[Json]:
+    """The policy as one projected volume with all shards there could be, so that growing over one
+    never changes the pod template; and the admin token."""
+    return [
+        {
+            "name": "policy",
+            "projected": {
+                "defaultMode": 0o440,
+                "sources": [
+                    {
+                        "secret": {
+                            "name": policy_secret(pool, shard),
+                            "optional": True,
+                            "items": [
+                                {"key": POLICY_FILE, "path": f"policy-{shard:02}.json"},
+                                {"key": KEYS_FILE, "path": f"keys-{shard:02}.json"},
+                            ],
+                        }
+                    }
+                    for shard in range(SHARDS)
+                ],
+            },
+        },
+        {
+            "name": "admin",
+            "secret": {"secretName": admin_secret(pool), "defaultMode": 0o440},
+        },
+    ]

@@ -1,0 +1,118 @@
+"""A work queue that holds each key once and hands no key to two workers.
+
+Theory of operation: a key put while it waits is dropped (it will be looked at anyway); a key put
+while a worker has it is queued again when that worker is done, so no change is missed and no two
+workers act on one object. A key that failed comes back after a delay that doubles with each failure
+in a row, from ``base`` to ``highest`` seconds, and is forgotten on success. A fresh put of a key
+that waits out its back-off does not shorten it, unless ``now`` is asked for: a hot loop of a
+failing object is impossible however many events it causes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class WorkQueue(Generic[K]):
+    """Keys to be worked on; for one event loop."""
+
+    def __init__(self, base_seconds: float = 0.2, highest_seconds: float = 60.0) -> None:
+        self._base = base_seconds
+        self._highest = highest_seconds
+        self._ready: deque[K] = deque()
+        self._waiting: set[K] = set()
+        self._running: set[K] = set()
+        self._again: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._backing_off: set[K] = set()
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def failures(self, key: K) -> int:
+        """Failures of the key in a row."""
+        return self._failures.get(key, 0)
+
+    def put(self, key: K, *, now: bool = False) -> None:
+        """Ask for the key to be worked on; ``now`` ends a back-off."""
+        if key in self._backing_off and not now:
+            return
+        self._cancel_timer(key)
+        if key in self._running:
+            self._again.add(key)
+        elif key not in self._waiting:
+            self._waiting.add(key)
+            self._ready.append(key)
+            self._wake.set()
+
+    def put_after(self, key: K, seconds: float) -> None:
+        """Ask for it in a while; an earlier request stands."""
+        if key in self._waiting or key in self._again:
+            return
+        timer = self._timers.get(key)
+        loop = asyncio.get_running_loop()
+        if timer is not None and timer.when() <= loop.time() + seconds:
+            return
+        self._cancel_timer(key, keep_back_off=True)
+        self._timers[key] = loop.call_later(seconds, self._due, key)
+
+    async def take(self) -> K:
+        """The next key; the caller owes ``done`` or ``failed`` for it."""
+        while not self._ready:
+            self._wake.clear()
+            await self._wake.wait()
+        key = self._ready.popleft()
+        self._waiting.discard(key)
+        self._running.add(key)
+        return key
+
+    def done(self, key: K) -> None:
+        """The key was worked on; its failures are forgotten."""
+        self._failures.pop(key, None)
+        self._finish(key)
+
+    def failed(self, key: K) -> float:
+        """The key's work failed; it comes back after the seconds returned."""
+        count = self._failures.get(key, 0)
+        self._failures[key] = count + 1
+        delay = min(self._highest, self._base * 2.0 ** min(count, 30))
+        self._running.discard(key)
+        self._again.discard(key)
+        self._cancel_timer(key)
+        self._backing_off.add(key)
+        self._timers[key] = asyncio.get_running_loop().call_later(delay, self._due, key)
+        return delay
+
+    def forget(self, key: K) -> None:
+        """The object is gone: nothing of the key is kept."""
+        self._failures.pop(key, None)
+        self._cancel_timer(key)
+
+    def close(self) -> None:
+        """Cancel every timer."""
+        for key in list(self._timers):
+            self._cancel_timer(key)
+
+    def _due(self, key: K) -> None:
+        self._timers.pop(key, None)
+        self._backing_off.discard(key)
+        self.put(key)
+
+    def _finish(self, key: K) -> None:
+        self._running.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.put(key)
+
+    def _cancel_timer(self, key: K, *, keep_back_off: bool = False) -> None:
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        if not keep_back_off:
+            self._backing_off.discard(key)
