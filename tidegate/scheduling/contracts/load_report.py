@@ -93,7 +93,11 @@ class ClientReport:
         "From the intended to the real sending, of requests with an arrival process; null: none.",
         default=None,
     )
-    late_sends: int = described("Sent more than 100 ms late.", default=0, low=0)
+    late_sends: int = described(
+        "Sent more than 100 ms late, where that is over a tenth of the request's latency.",
+        default=0,
+        low=0,
+    )
     loop_lag_p99_seconds: float = described(
         "99th percentile of how late the event loop woke from a sleep.", default=0.0, low=0
     )
