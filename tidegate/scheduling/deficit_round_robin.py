@@ -1,0 +1,175 @@
+"""Post-paid, weighted deficit round robin between the tenants of a tier, with computed rounds.
+
+Theory of operation
+-------------------
+In deficit round robin (Shreedhar and Varghese 1995) each tenant gets ``quantum x weight`` of credit
+a turn and is served while it has credit. *Post-paid* means that a request's cost may exceed the
+credit left; the tenant then owes the difference and misses turns until refills have paid it. Spun
+turn by turn, a request of a thousand quanta costs a thousand idle rounds, and 10,000 tenants make
+each of them slow. So rounds are computed here.
+
+A tenant's ``tag`` is what it was charged so far, divided by its weight. Round ``r`` gives a credit
+of one quantum per unit of weight to all, so a tenant with tag ``s`` has used up the credit of every
+round below ``floor(s / quantum)`` and is next served in that one: that *is* its deficit. Its turn
+lasts until the tag crosses the next multiple of the quantum. A heap holds the tenants that have
+something to dispatch, by their tag at the start of their turn (which orders by round first, and
+within a round the tenant with most credit left comes first). As the quantum goes to 0 this becomes
+start-time fair queueing (Goyal 1996), whose virtual time it borrows:
+
+``virtual_time`` is the tag at the start of the turn being served; while no other tenant of the tier
+waits, rounds pass at once and it follows the tag of the one being charged. Nobody is therefore
+punished for having used capacity that nobody wanted. A tenant whose queue was empty re-enters at
+``max(tag, virtual_time)``: unused credit is lost, debt stays until rounds have paid it. One that
+returns from idle (nothing queued, nothing in flight) re-enters with a credit of at most one
+quantum, ``max(tag, virtual_time - quantum)``, and so goes first.
+
+Predicted cost is charged at dispatch, corrected while streaming and settled at the end. A refund of
+what was charged while nobody else waited stops at ``virtual_time - quantum``, as that charge moved
+the virtual time along with it.
+
+Bounds
+------
+Let i and j both wait throughout an interval, q be the quantum, w a weight, and c a tenant's
+greatest charge for one request.
+
+1. *Lead.* ``tag_i - tag_j < q + c_i/w_i``. When i's turn began, its tag was at most j's key, which
+   is at most j's tag. In its turn i was last dispatched with a tag below its turn's end, which is
+   at most q above the turn's start, and that request added at most ``c_i/w_i``. Since then only j
+   was charged.
+2. *Served cost.* The difference of what i and j were charged in the interval, each divided by its
+   weight, is the change of ``tag_i - tag_j``, hence less than
+   ``2q + c_i/w_i + c_j/w_j`` (:func:`difference_bound`).
+3. *One request of any size.* Let i begin to wait together with others, with the same tag. If each
+   of its requests costs at least ``q w_i``, its turn is one request, so at dispatch
+   ``tag_i <= tag_j`` for every j that waits: i gets at most what the least served of the others
+   got, per weight, plus one request. In general a whole turn takes that one request's place.
+
+With predictions, c includes all corrections of the requests in flight that happen in the interval:
+the bounds are on what is charged, and at the end of the requests charged is served.
+"""
+
+from __future__ import annotations
+
+from math import floor
+from typing import Generic, TypeVar
+
+from tidegate.scheduling.lazy_heap import Entry, LazyHeap
+
+T = TypeVar("T")
+
+
+class Account(Generic[T]):
+    """One tenant's account; ``owner`` is the host's object for it."""
+
+    __slots__ = ("entry", "owner", "tag", "turn_end", "weight")
+
+    def __init__(self, owner: T, weight: int) -> None:
+        self.owner = owner
+        self.weight = weight
+        self.tag = 0.0
+        self.turn_end = 0.0
+        self.entry: Entry | None = None
+        """Its place in the heap; unset: it has nothing to dispatch."""
+
+
+class DeficitRoundRobin(Generic[T]):
+    """The tenants of one tier; every operation is O(log n) amortised."""
+
+    __slots__ = ("_heap", "_order", "_quantum", "virtual_time")
+
+    def __init__(self, quantum: float) -> None:
+        self._heap: LazyHeap[Account[T]] = LazyHeap()
+        self._order = 0
+        self._quantum = quantum
+        self.virtual_time = 0.0
+
+    def __len__(self) -> int:
+        """Tenants that have something to dispatch."""
+        return len(self._heap)
+
+    def enter(self, account: Account[T], credit: bool) -> None:
+        """It has something to dispatch; ``credit``: with up to one quantum in hand."""
+        least = self.virtual_time - (self._quantum if credit else 0.0)
+        account.tag = max(account.tag, least)
+        self._start_turn(account)
+
+    def leave(self, account: Account[T]) -> None:
+        """It has nothing to dispatch any more (empty queue, or at its limit in flight)."""
+        if account.entry is not None:
+            self._heap.withdraw(account.entry)
+            account.entry = None
+
+    def first(self) -> Account[T] | None:
+        """Whose turn it is."""
+        while (entry := self._heap.first()) is not None:
+            account: Account[T] = entry[2]
+            if account.tag < account.turn_end:
+                return account
+            self._start_turn(account)
+        return None
+
+    def dispatch(self, account: Account[T], cost: float, contended: bool = True) -> bool:
+        """Charge the one whose turn it is; whether another tenant of the tier waited for it.
+
+        ``contended`` False: chosen by another rule than this one; nobody's loss.
+        """
+        contended = contended and len(self._heap) > 1
+        if contended and account.entry is not None:
+            self.virtual_time = max(self.virtual_time, account.entry[0])
+        self.charge(account, cost, contended)
+        return contended
+
+    def charge(self, account: Account[T], cost: float, contended: bool = True) -> None:
+        """Charge a request in flight for more than was predicted."""
+        account.tag += cost / account.weight
+        others = len(self._heap) - (account.entry is not None)
+        if not (contended and others):
+            self.virtual_time = max(self.virtual_time, account.tag)
+
+    def refund(self, account: Account[T], cost: float, contended: bool) -> None:
+        """Give back what was charged too much; ``contended`` as its dispatch returned it."""
+        tag = account.tag - cost / account.weight
+        if not contended:
+            tag = max(tag, min(account.tag, self.virtual_time - self._quantum))
+        account.tag = tag
+        if account.entry is not None and tag < account.entry[0]:
+            self._start_turn(account)
+
+    def debt(self, account: Account[T]) -> float:
+        """What it was charged beyond its share so far, in units of cost; negative: credit."""
+        return (account.tag - self.virtual_time) * account.weight
+
+    def set_debt(self, account: Account[T], debt: float) -> None:
+        """Carry a debt over (to another weight or tier); a credit counts up to one quantum."""
+        account.tag = self.virtual_time + max(debt / account.weight, -self._quantum)
+        if account.entry is not None:
+            self._start_turn(account)
+
+    def set_weight(self, account: Account[T], weight: int) -> None:
+        """From now on; what it owes, in units of cost, stays what it was."""
+        debt = self.debt(account)
+        account.weight = weight
+        account.tag = self.virtual_time + debt / weight
+        if account.entry is not None:
+            self._start_turn(account)
+
+    def set_quantum(self, quantum: float) -> None:
+        """From now on; O(n)."""
+        self._quantum = quantum
+        for account in list(self._heap):
+            self._start_turn(account)
+
+    def _start_turn(self, account: Account[T]) -> None:
+        if account.entry is not None:
+            self._heap.withdraw(account.entry)
+        quantum = self._quantum
+        account.turn_end = (floor(account.tag / quantum) + 1) * quantum
+        if account.turn_end <= account.tag:  # the quotient was rounded down
+            account.turn_end += quantum
+        self._order += 1
+        account.entry = self._heap.push(account.tag, self._order, account)
+
+
+def difference_bound(quantum: float, *sides: tuple[float, int]) -> float:
+    """Bound 2 for two tenants, each (greatest charge for one request, weight)."""
+    return sum(quantum + charge / weight for charge, weight in sides)
