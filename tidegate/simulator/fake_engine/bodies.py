@@ -14,7 +14,7 @@ from tidegate.simulator.fake_engine.errors import ApiError
 from tidegate.simulator.fake_engine.text import VOCABULARY, Prompt
 
 _MAX_CHOICES = 16_384  # vLLM's VLLM_MAX_N_SEQUENCES
-_MAX_PRIORITY = 2**31 - 1
+_MAX_PRIORITY = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)

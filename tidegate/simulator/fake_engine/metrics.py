@@ -139,9 +139,9 @@ class EngineMetrics(Collector):
         cache = GaugeMetricFamily(
             "vllm:cache_config_info",
             "Information of the LLMEngine CacheConfig",
-            labels=[*info, "model_name"],
+            labels=list(info),
         )
-        cache.add_metric([*info.values(), self._labels["model_name"]], 1.0)
+        cache.add_metric(list(info.values()), 1.0)
         yield cache
         for histogram in (
             self.ttft, self.token_gap, self.queue_time, self.end_to_end, self.step_tokens,
