@@ -145,7 +145,7 @@ class ControlPlane:
         was started until then goes on running, for the caller to look at or `stop`.
         """
         deadline = time.monotonic() + timeout_seconds
-        self._prepare()
+        self.prepare()
         for component in self.components:
             self.start_component(component, deadline - time.monotonic())
 
@@ -192,7 +192,8 @@ class ControlPlane:
             for name in self.components
         ]
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Makes keys, tokens and ports, or keeps those there are; `start` does it too."""
         self.state.mkdir(parents=True, exist_ok=True)
         self.state.chmod(0o700)
         credentials.ensure_service_account_key(self.state / "sa.key", self.state / "sa.pub")

@@ -1,0 +1,90 @@
+"""Which command an image stands for: no image is ever pulled.
+
+A table in TOML maps an image's repository (no tag, no digest) to what its entrypoint would run:
+
+    ["ghcr.io/tidegate/sidecar"]
+    command = ["{python}", "-m", "tidegate_sidecar"]
+    programs = { tool = ["{python}", "-m", "tidegate.tool"] }   # what `tool` is inside the image
+
+`{python}` is the interpreter that runs the kubelet. Where a container has a `command` it replaces
+the entrypoint, as in Kubernetes; a first word that stands in `programs` is then replaced.
+"""
+
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class UnmappedImage(Exception):
+    """No table maps this image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What an image's repository stands for on this machine."""
+
+    command: tuple[str, ...]
+    programs: dict[str, tuple[str, ...]]
+
+    def argv(self, command: Sequence[str], args: Sequence[str]) -> list[str]:
+        """What a container with this `command` and these `args` runs."""
+        words = [*(command or self.command), *args]
+        return [*self.programs.get(words[0], (words[0],)), *words[1:]]
+
+
+def repository(image: str) -> str:
+    """The repository of an image reference: `registry:5000/a/b:tag@sha256:...` less its end."""
+    name = image.split("@", 1)[0]
+    head, slash, last = name.rpartition("/")
+    name = head + slash + last.split(":", 1)[0]
+    for prefix in ("docker.io/library/", "docker.io/"):
+        name = name.removeprefix(prefix)
+    return name
+
+
+class ImageTable:
+    """Images by repository, read from files; a later file wins over an earlier one."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = tuple(files)
+
+    def find(self, image: str) -> Image:
+        """Reads the tables (a mended one is seen on the next try). Raises UnmappedImage."""
+        wanted = repository(image)
+        found: Image | None = None
+        for file in self._files:
+            try:
+                entries = load(file)
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                raise UnmappedImage(f"{file}: {error}") from error
+            found = entries.get(wanted, found)
+        if found is None:
+            where = " or ".join(str(file) for file in self._files)
+            raise UnmappedImage(
+                f'no image is pulled here, and "{wanted}" is not mapped to a command: '
+                f"add it to {where}"
+            )
+        return found
+
+
+def load(file: Path) -> dict[str, Image]:
+    """The images in one table. Raises ValueError where it is malformed."""
+    images: dict[str, Image] = {}
+    for name, entry in tomllib.loads(file.read_text()).items():
+        if not isinstance(entry, dict) or set(entry) - {"command", "programs"}:
+            raise ValueError(f'["{name}"] may hold `command` and `programs` only')
+        programs = {
+            program: _words(name, words) for program, words in entry.get("programs", {}).items()
+        }
+        images[repository(name)] = Image(_words(name, entry.get("command")), programs)
+    return images
+
+
+def _words(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
+        raise ValueError(f'["{name}"]: a command is a list of words, not {value!r}')
+    return tuple(word.replace("{python}", sys.executable) for word in value)

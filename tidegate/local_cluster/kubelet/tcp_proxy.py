@@ -1,0 +1,135 @@
+"""Forwards TCP connections, byte for byte, with back-pressure and half-closing both ways."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import cast
+
+Backend = tuple[str, int]
+"""(address, port)."""
+
+_CONNECT_SECONDS = 5.0
+
+
+class TcpProxy:
+    """Listens on any number of addresses; `pick` is asked who may take each new connection."""
+
+    def __init__(self, pick: Callable[[], list[Backend]]) -> None:
+        self.pick = pick
+        self._servers: list[asyncio.Server] = []
+        self._open: set[_Side] = set()
+        self._turn = 0
+
+    async def listen(self, address: str, port: int) -> None:
+        """Raises OSError where the address cannot be bound."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Client(self), address, port, backlog=1024)
+        self._servers.append(server)
+
+    async def close(self) -> None:
+        """Stops listening and cuts what is still open."""
+        for server in self._servers:
+            server.close()
+        for side in list(self._open):
+            side.abort()
+        for server in self._servers:
+            await server.wait_closed()
+
+    async def connect(self, client: "_Client") -> "_Side | None":
+        """A connection to the next backend in turn that accepts one."""
+        backends = self.pick()
+        self._turn += 1
+        loop = asyncio.get_running_loop()
+        for offset in range(len(backends)):
+            address, port = backends[(self._turn + offset) % len(backends)]
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    _, side = await loop.create_connection(
+                        lambda: _Side(self, client), address, port
+                    )
+                return side
+        return None
+
+
+class _Side(asyncio.Protocol):
+    """One of the two connections of a forwarded one; hands what it gets to its peer."""
+
+    def __init__(self, proxy: TcpProxy, peer: "_Side | None" = None) -> None:
+        self._proxy = proxy
+        self.peer = peer
+        self.transport: asyncio.Transport | None = None
+        self._ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._proxy._open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.write(data)
+
+    def eof_received(self) -> bool:
+        """Passes a half-close on and keeps this side open for what still comes back."""
+        self._ended = True
+        if self.peer is None or self.peer.transport is None:
+            return True
+        if self.peer._ended:
+            # Both have said all: what is still in a buffer is written before it closes.
+            self.peer.transport.close()
+            return False
+        with contextlib.suppress(OSError, RuntimeError):
+            self.peer.transport.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._proxy._open.discard(self)
+        peer, self.peer = self.peer, None
+        if peer is not None and peer.transport is not None:
+            # A reset is passed on as one; after an orderly end the rest is still delivered.
+            if error is not None:
+                peer.transport.abort()
+            else:
+                peer.transport.close()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class _Client(_Side):
+    """The client's side: finds a backend before it reads anything."""
+
+    def __init__(self, proxy: TcpProxy) -> None:
+        super().__init__(proxy)
+        self._connecting: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        self.transport.pause_reading()
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        side = await self._proxy.connect(self)
+        assert self.transport is not None
+        if side is None:
+            # As a cluster without endpoints does: reset, not an empty answer.
+            self.transport.abort()
+        elif self.transport.is_closing():
+            side.abort()
+        else:
+            self.peer = side
+            self.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._connecting is not None and not self._connecting.done():
+            self._connecting.cancel()
+        super().connection_lost(error)
