@@ -18,16 +18,18 @@ from tidegate.simulator.engine_model import (
     StepResult,
     StepTimeModel,
 )
+from tidegate.simulator.engine_model.engine import NULL_BLOCKS
 
 STEP = StepTimeModel(
     overhead_seconds=0.0, floor_seconds=0.01, base_seconds=0.0, per_token_seconds=1e-5
 )
 
 
-def make_engine(**sizes: object) -> Engine:
+def make_engine(usable_blocks: int = 64, **sizes: object) -> Engine:
+    """A small engine; ``usable_blocks`` are those of its KV blocks that it can give out."""
     config: dict[str, object] = {
         "step_time": STEP,
-        "num_gpu_blocks": 64,
+        "num_gpu_blocks": usable_blocks + NULL_BLOCKS,
         "block_size": 4,
         "max_num_seqs": 8,
         "max_num_batched_tokens": 32,
@@ -118,7 +120,7 @@ class TestBatching:
 
     def test_head_of_line_blocking_when_the_whole_prompt_does_not_fit(self) -> None:
         """vllm#31731: admission wants the whole sequence, and nobody overtakes."""
-        engine = make_engine(num_gpu_blocks=16)
+        engine = make_engine(usable_blocks=16)
         engine.add(request("holder", prompt=32, output=4))
         engine.step(0.0)
         engine.add(request("too big", prompt=40, output=1))
@@ -141,7 +143,7 @@ class TestBatching:
 class TestPreemption:
     def full_engine(self, policy: SchedulingPolicy) -> tuple[Engine, list[EngineRequest]]:
         """Three sequences that together outgrow 12 blocks of 4."""
-        engine = make_engine(num_gpu_blocks=12, scheduling_policy=policy)
+        engine = make_engine(usable_blocks=12, scheduling_policy=policy)
         requests = [
             request("first", 12, 20, priority=5),
             request("second", 12, 20, priority=1),
@@ -169,7 +171,7 @@ class TestPreemption:
         assert self.first_victim(engine).request_id == "first"
 
     def test_priority_among_equals_evicts_the_latest_arrival(self) -> None:
-        engine = make_engine(num_gpu_blocks=12, scheduling_policy="priority")
+        engine = make_engine(usable_blocks=12, scheduling_policy="priority")
         for name in ("first", "second", "third"):
             engine.add(request(name, 12, 20, priority=7))
         assert self.first_victim(engine).request_id == "third"
@@ -247,7 +249,7 @@ class TestPrefixCache:
             assert run(engine)[0].prefill_tokens == 16
 
     def test_the_least_recently_freed_is_lost_first_and_its_tail_before_its_head(self) -> None:
-        engine = make_engine(num_gpu_blocks=8)
+        engine = make_engine(usable_blocks=8)
         for key in (1, 2):
             engine.add(request(str(key), 16, 1, key=key))
             run(engine)
@@ -258,7 +260,7 @@ class TestPrefixCache:
         assert len(engine.kv.lookup(old.block_hash, 4)) == 2
 
     def test_a_quick_resume_hits_its_own_surviving_blocks(self) -> None:
-        engine = make_engine(num_gpu_blocks=12)
+        engine = make_engine(usable_blocks=12)
         requests = [request(name, 12, 20, key=key) for key, name in enumerate("abc", start=1)]
         for r in requests:
             engine.add(r)
@@ -307,7 +309,7 @@ class TestAbort:
 
 class TestRefusals:
     def test_a_request_that_can_never_fit(self) -> None:
-        engine = make_engine(num_gpu_blocks=4)
+        engine = make_engine(usable_blocks=4)
         with pytest.raises(ValueError, match="needs 17 KV tokens, the engine has 16"):
             engine.add(request("big", 10, 8))
         engine.add(request("just", 10, 7))
@@ -327,7 +329,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("sizes", "message"),
         [
-            ({"num_gpu_blocks": 0}, "num_gpu_blocks must be at least 1"),
+            ({"num_gpu_blocks": 1}, "num_gpu_blocks must be at least 2"),
             ({"block_size": 0}, "block_size must be at least 1"),
             ({"max_num_seqs": 64}, "must be at least max_num_seqs"),
             ({"long_prefill_token_threshold": -1}, "must not be negative"),
@@ -416,7 +418,7 @@ def test_invariants(
 ) -> None:
     """Blocks and work are conserved, limits hold, every request ends once with its tokens."""
     engine = make_engine(
-        num_gpu_blocks=blocks,
+        usable_blocks=blocks,
         max_num_seqs=seats,
         max_num_batched_tokens=16,
         scheduling_policy=policy,
@@ -474,7 +476,7 @@ def test_invariants(
 
 def test_the_same_calls_give_the_same_results() -> None:
     def play() -> list[tuple[object, ...]]:
-        engine = make_engine(num_gpu_blocks=20)
+        engine = make_engine(usable_blocks=20)
         for index in range(12):
             engine.add(request(str(index), 5 + 3 * index, 7, priority=index % 3, key=index % 4))
         return [

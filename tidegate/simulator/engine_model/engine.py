@@ -26,10 +26,16 @@ from tidegate.simulator.engine_model.result import StepResult
 from tidegate.simulator.engine_model.step_time import StepTimeModel
 from tidegate.simulator.engine_model.waiting import SchedulingPolicy, make_queue
 
+NULL_BLOCKS = 1
+"""vLLM's block pool keeps its first block as a placeholder and never gives it out."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Sizes and policy, named like vLLM's flags. ``long_prefill_token_threshold`` 0: no cap."""
+    """Sizes and policy, named like vLLM's flags. ``long_prefill_token_threshold`` 0: no cap.
+
+    Of ``num_gpu_blocks`` all but ``NULL_BLOCKS`` can be used.
+    """
 
     step_time: StepTimeModel
     num_gpu_blocks: int
@@ -41,9 +47,11 @@ class EngineConfig:
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("num_gpu_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"):
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
+        if self.num_gpu_blocks <= NULL_BLOCKS:
+            raise ValueError(f"num_gpu_blocks must be at least {NULL_BLOCKS + 1}")
         if self.long_prefill_token_threshold < 0:
             raise ValueError("long_prefill_token_threshold must not be negative")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -55,7 +63,7 @@ class EngineConfig:
     @property
     def kv_capacity_tokens(self) -> int:
         """Tokens that the KV pool holds."""
-        return self.num_gpu_blocks * self.block_size
+        return (self.num_gpu_blocks - NULL_BLOCKS) * self.block_size
 
 
 @dataclass(slots=True)
@@ -86,7 +94,9 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.kv = KvCache(config.num_gpu_blocks, enable_prefix_caching=config.enable_prefix_caching)
+        self.kv = KvCache(
+            config.num_gpu_blocks - NULL_BLOCKS, enable_prefix_caching=config.enable_prefix_caching
+        )
         self.totals = EngineTotals()
         self.running: list[EngineRequest] = []
         self.waiting = make_queue(config.scheduling_policy)

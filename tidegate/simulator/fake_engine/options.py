@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.simulator.engine_model import CALIBRATIONS, EngineConfig, SchedulingPolicy
+from tidegate.simulator.engine_model.engine import NULL_BLOCKS
 from tidegate.simulator.fake_engine.text import OutputLengths
 
 IGNORED_WITH_VALUE = (
@@ -164,7 +165,7 @@ def _options(args: argparse.Namespace) -> Options:
     calibration = CALIBRATIONS[args.fake_calibration]
     blocks = args.num_gpu_blocks_override
     if blocks is None:
-        blocks = max(1, calibration.kv_capacity_tokens // max(args.block_size, 1))
+        blocks = calibration.kv_capacity_tokens // max(args.block_size, 1) + NULL_BLOCKS
     config = EngineConfig(
         step_time=calibration.step_time.scaled(args.fake_time_scale),
         num_gpu_blocks=blocks,

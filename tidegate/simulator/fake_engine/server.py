@@ -12,8 +12,6 @@ import contextlib
 import os
 import signal
 import socket
-import stat
-from pathlib import Path
 from types import TracebackType
 
 from aiohttp import web
@@ -75,6 +73,12 @@ class FakeEngine:
         """HTTP requests that wait for tokens."""
         return 0 if self._handlers is None else len(self._handlers.open_transports)
 
+    @property
+    def stepping(self) -> asyncio.Task[None]:
+        """The engine's loop; it only ends by itself with an exception, which ``stop`` raises."""
+        assert self._task is not None
+        return self._task
+
     async def start(self) -> None:
         """Listen. OSError: the address or the log file can't be had."""
         await asyncio.sleep(self.options.startup_delay_seconds)
@@ -102,10 +106,7 @@ class FakeEngine:
     async def _listen(self, runner: web.AppRunner) -> None:
         uds = self.options.uds
         if uds is not None:
-            if len(os.fsencode(uds)) >= _MAX_UDS_BYTES:
-                raise OSError(f"--uds path must be under {_MAX_UDS_BYTES} bytes: {uds}")
-            _remove_stale_socket(Path(uds))
-            site: web.BaseSite = web.UnixSite(runner, uds, backlog=2048)
+            site: web.BaseSite = web.SockSite(runner, _bound_socket(uds), backlog=2048)
         else:
             site = web.TCPSite(
                 runner, self.options.host, self.options.port, backlog=2048, reuse_address=True
@@ -122,22 +123,21 @@ class FakeEngine:
         self._handlers.draining = True
         for site in self._sites:
             await site.stop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(drain_seconds):
-                await self._handlers.idle.wait()
+        if not self.stepping.done():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(drain_seconds):
+                    await self._handlers.idle.wait()
         self._loop.abort_all("shutdown")
         for transport in list(self._handlers.open_transports):
             if isinstance(transport, asyncio.WriteTransport):
                 transport.abort()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        self.stepping.cancel()
+        await asyncio.wait({self.stepping})
         await self._runner.cleanup()
         self._log.close()
-        if self.options.uds is not None:
-            _unlink(self.options.uds)
         self._runner = None
+        if not self.stepping.cancelled():
+            self.stepping.result()
 
     async def __aenter__(self) -> FakeEngine:
         await self.start()
@@ -152,24 +152,19 @@ class FakeEngine:
         await self.stop()
 
 
-def _unlink(path: str) -> None:
-    Path(path).unlink(missing_ok=True)
-
-
-def _remove_stale_socket(path: Path) -> None:
-    """A socket left by a dead process is removed; a live one or another kind of file is not."""
+def _bound_socket(path: str) -> socket.socket:
+    """A Unix socket at ``path``. As vLLM's, it stays when the engine ends, and whatever is there
+    makes the start fail: who starts an engine in a used folder removes the old socket first.
+    """
+    if len(os.fsencode(path)) >= _MAX_UDS_BYTES:
+        raise OSError(f"--uds path must be under {_MAX_UDS_BYTES} bytes: {path}")
+    bound = socket.socket(socket.AF_UNIX)
     try:
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            raise OSError(f"--uds {path} exists and is not a socket")
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-    raise OSError(f"--uds {path} is in use")
+        bound.bind(path)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 async def serve(options: Options) -> None:
@@ -190,5 +185,6 @@ async def serve(options: Options) -> None:
     starting.result()
     where = f"unix:{options.uds}" if options.uds else f"http://{options.host}:{engine.port}"
     print(f"fake engine serves {', '.join(options.served_names)} on {where}", flush=True)
-    await stopping
+    await asyncio.wait({stopping, engine.stepping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
     await engine.stop(options.shutdown_timeout_seconds)
