@@ -38,6 +38,12 @@ COMMANDS: dict[str, CommandSource] = {
     "load": CommandSource(
         "tidegate.cli.load", "load", "Send a scenario's requests and report.", "simulator"
     ),
+    "demo": CommandSource(
+        "tidegate.cli.demo", "demo", "A noisy neighbour, with and without Tidegate.", "simulator"
+    ),
+    "serve": CommandSource(
+        "tidegate.cli.serve", "serve", "The sidecar alone, before any engine.", "sidecar"
+    ),
     "keys": CommandSource("tidegate.cli.keys", "keys", "Make API keys and their hashes.", ""),
 }
 

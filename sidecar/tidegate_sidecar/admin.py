@@ -1,0 +1,143 @@
+"""The admin port: health, metrics, status, policy, drain, and the engine's own probes.
+
+Open to anybody: ``/healthz``, ``/readyz``, ``/drained``, ``/engine/startupz``, ``/engine/livez``;
+they tell no more than health, and a kubelet's probes and hooks carry no token. Everything else
+needs the bearer token, where one is configured.
+
+``GET /drained`` is for the engine container's preStop hook: it answers when nothing is queued or in
+flight any more. Both containers of a pod are told to stop at about the same time, so it first waits
+(``?begin_seconds=``, 10) for the drain to begin; if none does (the engine alone is restarted, or it
+is dead already), it answers at once and holds nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from tidegate.scheduling.contracts import Bundle, ContractError, dumps, loads
+from tidegate_sidecar.auth import token_matches
+from tidegate_sidecar.engine_watch import EngineWatch
+from tidegate_sidecar.exposition import exposition
+from tidegate_sidecar.runtime import Runtime, StaleGenerationError
+from tidegate_sidecar.status import status_of
+
+MAX_BUNDLE_BYTES = 64 << 20
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_OPEN = frozenset({"/healthz", "/readyz", "/drained", "/engine/startupz", "/engine/livez"})
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Admin:
+    """Handlers of the admin port."""
+
+    def __init__(self, runtime: Runtime, watch: EngineWatch) -> None:
+        self._runtime = runtime
+        self._watch = watch
+
+    def application(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(client_max_size=MAX_BUNDLE_BYTES, middlewares=[self._authorize])
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/status", self._status)
+        app.router.add_put("/policy", self._put_policy)
+        app.router.add_post("/drain", self._drain)
+        app.router.add_get("/drained", self._drained)
+        app.router.add_get("/engine/startupz", self._engine_health)
+        app.router.add_get("/engine/livez", self._engine_health)
+        app.router.add_get("/engine/metrics", self._engine_metrics)
+        return app
+
+    @web.middleware
+    async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        path = self._runtime.settings.admin_token_file
+        if path is not None and request.path not in _OPEN:
+            # read each time: a rotated token is in force as soon as its file is
+            token = await asyncio.to_thread(_read_token, path)
+            if not token or not token_matches(request.headers.getall("Authorization", ()), token):
+                return web.json_response(
+                    {"error": "a valid bearer token is needed"},
+                    status=401,
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+        return await handler(request)
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        runtime = self._runtime
+        parts = {
+            "policy": runtime.in_force is not None,
+            "engine": runtime.dispatcher.engine_ready,
+            "draining": runtime.dispatcher.draining,
+        }
+        return web.json_response(parts, status=200 if runtime.ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=exposition(self._runtime), headers={"Content-Type": _METRICS_TYPE})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        status = status_of(self._runtime)
+        if status is None:
+            error = self._runtime.policy_error or "no policy is in force yet"
+            return web.json_response({"error": error}, status=503)
+        return web.Response(text=dumps(status), content_type="application/json")
+
+    async def _put_policy(self, request: web.Request) -> web.Response:
+        runtime = self._runtime
+        try:
+            bundle = loads(Bundle, await request.read(), "bundle")
+            if bundle.policy.shard is not None or bundle.keys.shard is not None:
+                raise ContractError("bundle: shards are for files; post the whole policy")
+            applied = runtime.apply(bundle)
+        except ContractError as error:
+            runtime.policy_failed(str(error))
+            return web.json_response({"error": str(error)}, status=422)
+        except StaleGenerationError as error:
+            return web.json_response({"error": str(error)}, status=409)
+        return web.json_response({"generation": bundle.policy.generation, "applied": applied})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        self._runtime.begin_drain()
+        return web.json_response({"draining": True, "in_hand": self._runtime.dispatcher.in_hand})
+
+    async def _drained(self, request: web.Request) -> web.Response:
+        try:
+            begin_seconds = min(600.0, max(0.0, float(request.query.get("begin_seconds", "10"))))
+        except ValueError:
+            return web.json_response({"error": "begin_seconds must be a number"}, status=400)
+        runtime = self._runtime
+        if not runtime.dispatcher.draining and runtime.dispatcher.engine_ready:
+            try:
+                async with asyncio.timeout(begin_seconds):
+                    await runtime.drain_begun.wait()
+            except TimeoutError:
+                return web.json_response({"draining": False})
+        if runtime.dispatcher.draining:
+            await runtime.dispatcher.idle()
+        return web.json_response({"draining": runtime.dispatcher.draining})
+
+    async def _engine_health(self, request: web.Request) -> web.Response:
+        status = await self._watch.healthy()
+        return web.json_response({"engine": status}, status=200 if status == 200 else 503)
+
+    async def _engine_metrics(self, request: web.Request) -> web.Response:
+        status, body = await self._watch.get("/metrics")
+        if status != 200:
+            return web.json_response({"error": "the engine gives no metrics"}, status=502)
+        return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

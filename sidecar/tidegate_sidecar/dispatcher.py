@@ -1,0 +1,379 @@
+"""The pod stage: one owner of the scheduler and the gate.
+
+Theory of operation: everything here runs on one event loop and no method that touches the scheduler
+or the gate awaits in between, so each is atomic and check-then-act on a queue's capacity cannot
+race. A request is a :class:`Ticket` from ``submit`` to ``close``:
+
+    QUEUED --pump--> DISPATCHED --close--> ENDED
+      |  ^--requeue--'                       ^
+      '---- refused, expired, revoked, close-'
+
+Whoever submitted closes, exactly once, in every case (``with ticket:``); the ticket knows where
+it stands and takes itself out of the queue, or out of gate and scheduler. ``pump`` runs after every
+event that could let a request go: a submit, a start, an end, a step, a reading of the engine's
+metrics, a new policy. Slots are freed by ends only, never by a timer.
+
+An answer that is not streamed tells nothing before its end. It counts as started when the engine,
+asked twice after its dispatch, had nothing in its own queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterable
+from enum import Enum
+from types import TracebackType
+
+from tidegate.scheduling.contracts import Policy, Task
+from tidegate.scheduling.gate import Gate, TokensInFlightGate
+from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.request import Request, Usage
+from tidegate.scheduling.scheduler import Scheduler
+from tidegate_sidecar.errors import ApiError
+from tidegate_sidecar.metrics_text import EngineFigures
+from tidegate_sidecar.tally import Tally
+
+NO_ENGINE_RETRY_SECONDS = 5
+"""An engine that starts takes at least this long."""
+HELD_RETRY_SECONDS = 30
+
+
+class _State(Enum):
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    REFUSED = "refused"
+    ENDED = "ended"
+
+
+class Ticket:
+    """One request on its way; a context manager that ends it."""
+
+    __slots__ = (
+        "_dispatcher",
+        "_refusal",
+        "_state",
+        "_turn",
+        "empty_engine_readings",
+        "first_token_at",
+        "key_sha256",
+        "last_token_at",
+        "opaque",
+        "outcome",
+        "output_tokens",
+        "request",
+        "step",
+        "usage",
+    )
+
+    def __init__(self, dispatcher: Dispatcher, request: Request, key_sha256: str) -> None:
+        self._dispatcher = dispatcher
+        self._state = _State.QUEUED
+        self._turn: asyncio.Future[None] | None = None
+        self._refusal: ApiError | None = None
+        self.request = request
+        self.key_sha256 = key_sha256
+        self.opaque = False
+        """Its answer is not streamed."""
+        self.empty_engine_readings = 0
+        self.step = -1
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.output_tokens = 0
+        self.outcome = Outcome.CLIENT_CLOSED
+        """Set by whoever serves it, before it is closed."""
+        self.usage: Usage | None = None
+
+    async def turn(self) -> None:
+        """Wait until it may be sent; :class:`ApiError` where it lost its place."""
+        if self._state is _State.QUEUED:
+            self._turn = self._dispatcher.loop.create_future()
+            try:
+                await self._turn
+            finally:
+                self._turn = None
+        if self._refusal is not None:
+            raise self._refusal
+
+    def progress(self, tokens: int) -> None:
+        """Output tokens came; the first call is the first token."""
+        self._dispatcher._progress(self, tokens)
+
+    def requeue(self) -> None:
+        """The engine did no work for it: back to its old place."""
+        self._dispatcher._requeue(self)
+
+    def complete(self, usage: Usage | None) -> None:
+        """The answer was served to its end."""
+        self.outcome = Outcome.COMPLETED
+        self.usage = usage
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, ApiError):
+            self.outcome = error.outcome
+        self._dispatcher._close(self)
+
+    def _let_go(self) -> None:
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
+
+
+class Dispatcher:
+    """Queues, dispatches and settles the requests of one engine."""
+
+    def __init__(self, tally: Tally, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.scheduler: Scheduler | None = None
+        self.gate: Gate | TokensInFlightGate | None = None
+        self.draining = False
+        self._tally = tally
+        self._tickets: dict[str, Ticket] = {}
+        self._opaque: set[Ticket] = set()
+        self._engine_ready = False
+        self._step = 0
+        self._expiry: asyncio.TimerHandle | None = None
+        self._idle_waiters: list[asyncio.Future[None]] = []
+
+    # --- the way of a request
+
+    def submit(self, request: Request, key_sha256: str) -> Ticket:
+        """Queue it; :class:`ApiError` where it is refused at once."""
+        scheduler = self.scheduler
+        if scheduler is None or not self._engine_ready:
+            raise ApiError(Outcome.NO_ENGINE, retry_after=NO_ENGINE_RETRY_SECONDS)
+        if self.draining:
+            raise ApiError(Outcome.DRAINING)
+        now = self.loop.time()
+        refusal = scheduler.submit(request, now)
+        if refusal is not None:
+            raise self.refusal(refusal, request.tenant)
+        ticket = Ticket(self, request, key_sha256)
+        self._tickets[request.id] = ticket
+        self._pump(now)
+        if ticket._state is _State.QUEUED:
+            self._arm_expiry()
+        return ticket
+
+    def refusal(self, outcome: Outcome, tenant: str) -> ApiError:
+        """The error of an outcome, with a Retry-After that holds for this tenant."""
+        retry_after: int | None = None
+        if outcome is Outcome.HELD:
+            retry_after = HELD_RETRY_SECONDS
+        elif outcome is Outcome.NO_ENGINE:
+            retry_after = NO_ENGINE_RETRY_SECONDS
+        elif self.scheduler is not None and outcome is not Outcome.FORBIDDEN:
+            retry_after = self.scheduler.retry_after_seconds(tenant, self.loop.time())
+        return ApiError(outcome, retry_after=retry_after)
+
+    def _pump(self, now: float) -> None:
+        scheduler, gate = self.scheduler, self.gate
+        if scheduler is None or gate is None or not self._engine_ready:
+            return
+        while gate.is_open():
+            request = scheduler.next(now)
+            if request is None:
+                return
+            ticket = self._tickets[request.id]
+            gate.dispatched(request.id, request.sequences, request.prompt_tokens, now)
+            ticket._state = _State.DISPATCHED
+            self._tally.dispatched(request.tenant, now - request.arrival)
+            ticket._let_go()
+
+    def _progress(self, ticket: Ticket, tokens: int) -> None:
+        scheduler, gate = self.scheduler, self.gate
+        assert scheduler is not None
+        assert gate is not None
+        now = self.loop.time()
+        request = ticket.request
+        if ticket.first_token_at is None:
+            ticket.first_token_at = now
+            gate.started(request.id, now)
+            self._tally.first_token(request.tenant, now - request.arrival)
+            self._pump(now)
+        ticket.last_token_at = now
+        ticket.output_tokens += tokens
+        scheduler.progress(request.id, tokens, now)
+        if ticket.step == self._step:  # it had its token of this step: a new one began
+            self._step += 1
+            gate.step(now, scheduler.has_work())
+            self._pump(now)
+        ticket.step = self._step
+
+    def mark_opaque(self, ticket: Ticket) -> None:
+        """Its answer will not be streamed."""
+        ticket.opaque = True
+        ticket.empty_engine_readings = 0
+        self._opaque.add(ticket)
+
+    def _requeue(self, ticket: Ticket) -> None:
+        scheduler, gate = self.scheduler, self.gate
+        assert ticket._state is _State.DISPATCHED
+        assert scheduler is not None
+        assert gate is not None
+        now = self.loop.time()
+        self._opaque.discard(ticket)
+        gate.ended(ticket.request.id, now)
+        lost = scheduler.requeue(ticket.request.id, now)
+        if lost is not None:
+            self._drop(ticket.request, self.refusal(lost, ticket.request.tenant))
+            return
+        ticket._state = _State.QUEUED
+        self._pump(now)
+        if ticket._state is _State.QUEUED:
+            self._arm_expiry()
+
+    def _close(self, ticket: Ticket) -> None:
+        now = self.loop.time()
+        request = ticket.request
+        state, ticket._state = ticket._state, _State.ENDED
+        assert state is not _State.ENDED, "a request ends once"
+        scheduler, gate = self.scheduler, self.gate
+        assert scheduler is not None
+        assert gate is not None
+        self._opaque.discard(ticket)
+        del self._tickets[request.id]
+        if state is _State.QUEUED:
+            scheduler.cancel(request.id, now)
+        elif state is _State.DISPATCHED:
+            gate.ended(request.id, now)
+            scheduler.finish(request.id, ticket.usage, now)
+        self._tally.ended(
+            request.tenant, ticket.outcome, now - request.arrival, _inter_token(ticket)
+        )
+        self._pump(now)
+        if not self._tickets:
+            self._tell_idle()
+
+    # --- what befalls queued requests
+
+    def _drop(self, request: Request, error: ApiError) -> None:
+        """It is out of the scheduler's queue: its handler is told why."""
+        ticket = self._tickets.get(request.id)
+        if ticket is None:
+            return  # its client went away between its expiry and now
+        ticket._state = _State.REFUSED
+        ticket._refusal = error
+        ticket._let_go()
+
+    def _arm_expiry(self) -> None:
+        assert self.scheduler is not None
+        when = self.scheduler.next_expiry()
+        if when is None:
+            return
+        if self._expiry is not None:
+            if self._expiry.when() <= when:
+                return
+            self._expiry.cancel()
+        self._expiry = self.loop.call_at(when, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        if self.scheduler is None:
+            return
+        for request, outcome in self.scheduler.expire(self.loop.time()):
+            self._drop(request, self.refusal(outcome, request.tenant))
+        self._arm_expiry()
+
+    def refuse_queued(self, outcome: Outcome, only: Callable[[Ticket], bool] | None = None) -> int:
+        """End the queued requests (those that ``only`` names) with ``outcome``; how many."""
+        if self.scheduler is None:
+            return 0
+        now = self.loop.time()
+        queued = [
+            ticket
+            for ticket in self._tickets.values()
+            if ticket._state is _State.QUEUED and (only is None or only(ticket))
+        ]
+        for ticket in queued:
+            if self.scheduler.cancel(ticket.request.id, now):
+                self._drop(ticket.request, self.refusal(outcome, ticket.request.tenant))
+        return len(queued)
+
+    # --- policy, engine, drain
+
+    def apply_policy(self, policy: Policy, key_digests: Container[str]) -> None:
+        """Hot reload: queues and accounts survive; who lost key or place is told."""
+        now = self.loop.time()
+        if self.scheduler is None:
+            self.scheduler = Scheduler(policy, now)
+            embeds = policy.model.task is Task.EMBED
+            self.gate = (TokensInFlightGate if embeds else Gate)(policy.engine, now)
+        else:
+            assert self.gate is not None
+            self.gate.apply_limits(policy.engine)
+            dropped: Iterable[tuple[Request, Outcome]] = self.scheduler.apply_policy(policy, now)
+            for request, outcome in dropped:
+                self._drop(request, self.refusal(outcome, request.tenant))
+            self.refuse_queued(
+                Outcome.UNAUTHENTICATED, lambda ticket: ticket.key_sha256 not in key_digests
+            )
+        self._tally.apply_policy(policy)
+        self._pump(now)
+
+    @property
+    def engine_ready(self) -> bool:
+        """Whether the engine answers."""
+        return self._engine_ready
+
+    def set_engine_ready(self, ready: bool) -> None:
+        """What queues goes on waiting while the engine is away; new requests are refused."""
+        self._engine_ready = ready
+        if ready:
+            self._pump(self.loop.time())
+
+    def engine_figures(self, figures: EngineFigures, asked_at: float) -> None:
+        """A reading of the engine's metrics that was asked for at ``asked_at``."""
+        scheduler, gate = self.scheduler, self.gate
+        if scheduler is None or gate is None:
+            return
+        now = self.loop.time()
+        gate.engine_metrics(figures.running, figures.waiting, figures.kv_used_ratio, now)
+        for ticket in [t for t in self._opaque if (t.request.dispatched or 0.0) <= asked_at]:
+            if figures.waiting != 0:
+                ticket.empty_engine_readings = 0
+                continue
+            ticket.empty_engine_readings += 1
+            if ticket.empty_engine_readings >= 2:
+                self._opaque.discard(ticket)
+                gate.started(ticket.request.id, now)
+        self._pump(now)
+
+    @property
+    def in_hand(self) -> int:
+        """Requests queued or in flight."""
+        return len(self._tickets)
+
+    async def idle(self) -> None:
+        """Returns when nothing is queued and nothing in flight."""
+        while self._tickets:
+            waiter = self.loop.create_future()
+            self._idle_waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._idle_waiters:
+                    self._idle_waiters.remove(waiter)
+
+    def _tell_idle(self) -> None:
+        for waiter in self._idle_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def close(self) -> None:
+        """No timer is left behind."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+
+def _inter_token(ticket: Ticket) -> float | None:
+    if ticket.first_token_at is None or ticket.last_token_at is None or ticket.output_tokens < 2:
+        return None
+    return (ticket.last_token_at - ticket.first_token_at) / (ticket.output_tokens - 1)

@@ -1,0 +1,106 @@
+"""Is the engine there, what does it serve, how full is it.
+
+``GET /health`` decides readiness (an engine without it, any other OpenAI-compatible server, is
+judged by ``GET /v1/models``). One refused connection or 503 is enough to be not ready; silence
+needs three looks, since an engine's server may be busy for a second and is not dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import orjson
+
+from tidegate_sidecar.engine import EngineBroken, EngineUnreachable
+from tidegate_sidecar.metrics_text import EngineFigures, read_engine_metrics
+from tidegate_sidecar.runtime import Runtime
+
+log = logging.getLogger("tidegate.sidecar")
+
+LOOK_SECONDS = 2.0
+_MISSES_ALLOWED = 3
+_MAX_TEXT_BYTES = 16 << 20
+
+
+class EngineWatch:
+    """Keeps the runtime's picture of its engine true."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._misses = 0
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """(status, body); status 0: no connection, -1: connected, but no answer in time."""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                exchange = await self._runtime.engine.get(path)
+                try:
+                    return exchange.status, await exchange.read_all(_MAX_TEXT_BYTES)
+                finally:
+                    exchange.close()
+        except EngineUnreachable:
+            return 0, b""
+        except (EngineBroken, TimeoutError):
+            return -1, b""
+
+    async def healthy(self) -> int:
+        """The status of the engine's health, as :meth:`get` has it; 200: healthy."""
+        status, _ = await self.get("/health")
+        if status == 404:
+            status, _ = await self.get("/v1/models")
+        return status
+
+    async def look(self) -> None:
+        """One look."""
+        runtime = self._runtime
+        status = await self.healthy()
+        was_ready = runtime.dispatcher.engine_ready
+        if status != 200:
+            self._misses += 1
+            if status != -1 or self._misses >= _MISSES_ALLOWED:
+                runtime.dispatcher.set_engine_ready(False)
+                runtime.engine_figures = EngineFigures()
+                if was_ready:
+                    log.warning("the engine is not ready (status %d)", status)
+            return
+        self._misses = 0
+        if not was_ready or not runtime.engine_models:
+            await self._read_models()
+        await self._read_figures()
+        if not was_ready:
+            runtime.dispatcher.set_engine_ready(True)
+            log.info("the engine is ready")
+
+    async def _read_models(self) -> None:
+        status, body = await self.get("/v1/models")
+        if status != 200:
+            return
+        try:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return
+        models = answer.get("data") if isinstance(answer, dict) else None
+        if isinstance(models, list):
+            self._runtime.engine_models = [m for m in models if isinstance(m, dict)]
+
+    async def _read_figures(self) -> None:
+        runtime = self._runtime
+        if runtime.in_force is None:
+            return
+        asked_at = asyncio.get_running_loop().time()
+        status, body = await self.get("/metrics")
+        text = body.decode("utf-8", "replace") if status == 200 else ""
+        runtime.engine_figures = read_engine_metrics(text, runtime.in_force.model.name)
+        runtime.dispatcher.engine_figures(runtime.engine_figures, asked_at)
+
+    async def follow(self) -> None:
+        """Look again and again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self.look()
+            except Exception:
+                log.exception("looking at the engine failed")
+            self._runtime.engine.sweep(loop.time())
+            await asyncio.sleep(self._runtime.settings.engine_poll_seconds)

@@ -1,0 +1,88 @@
+"""What a client is told when its request is not served: OpenAI's error shape.
+
+The mapping from outcome to status, ``type`` and ``code`` is the core's
+(:data:`tidegate.scheduling.outcomes.HTTP_ERRORS`); this module gives it its bytes. A message names
+what the client can change and never repeats a key, a prompt or an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from tidegate.scheduling.outcomes import HTTP_ERRORS, Outcome
+
+DROPPED_REASON_HEADER = "x-tidegate-dropped-reason"
+
+DEFAULT_MESSAGES: dict[Outcome, str] = {
+    Outcome.UNAUTHENTICATED: "Incorrect or missing API key; send 'Authorization: Bearer KEY'.",
+    Outcome.FORBIDDEN: "This key's tenant is not served by this pool.",
+    Outcome.QUEUE_FULL: "Too many of your requests are waiting. Retry after the time given.",
+    Outcome.ENGINE_REFUSED: "The engine is overloaded. Retry after the time given.",
+    Outcome.HELD: "This tenant is on hold.",
+    Outcome.DRAINING: "This replica is shutting down. Retry, and another one will answer.",
+    Outcome.NO_ENGINE: "No engine is ready to serve. Retry after the time given.",
+    Outcome.QUEUE_WAIT_EXCEEDED: "The request waited longer in the queue than its tier allows.",
+    Outcome.DEADLINE_EXCEEDED: "The deadline of the request passed while it waited.",
+    Outcome.ENGINE_FAILED: "The engine failed while it served this request.",
+}
+
+
+class ApiError(Exception):
+    """Ends a request with an outcome other than COMPLETED; becomes exactly one HTTP answer."""
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        message: str | None = None,
+        *,
+        param: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after: str | int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(outcome.value)
+        self.outcome = outcome
+        self.message = message or DEFAULT_MESSAGES.get(outcome, "The request was refused.")
+        self.param = param
+        self.status = status or HTTP_ERRORS[outcome].status
+        self.code = code or HTTP_ERRORS[outcome].code
+        self.retry_after = retry_after
+        """Seconds (or an upstream's own value, passed on); only on outcomes that are retryable."""
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        return orjson.dumps(
+            {
+                "error": {
+                    "message": self.message,
+                    "type": HTTP_ERRORS[self.outcome].type,
+                    "param": self.param,
+                    "code": self.code,
+                }
+            }
+        )
+
+    def event(self) -> bytes:
+        """The same as one server-sent event, for a stream whose 200 was already sent."""
+        return b"data: " + self.body() + b"\n\n"
+
+    def response_headers(self) -> dict[str, str]:
+        """Headers besides Content-Type: Retry-After, the drop reason and the error's own."""
+        error = HTTP_ERRORS[self.outcome]
+        headers = dict(self.headers)
+        if error.retryable:
+            headers["Retry-After"] = str(self.retry_after if self.retry_after is not None else 1)
+        if error.dropped_reason:
+            headers[DROPPED_REASON_HEADER] = error.dropped_reason
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+
+def malformed(message: str, param: str | None = None) -> ApiError:
+    """A 400 for a body or header that cannot be served as it is."""
+    return ApiError(Outcome.MALFORMED, message, param=param)

@@ -1,0 +1,48 @@
+"""The policy in force, indexed for the hot path."""
+
+from __future__ import annotations
+
+from tidegate.scheduling.contracts import (
+    Bundle,
+    SchedulingMode,
+    TenantPolicy,
+    TierPolicy,
+)
+
+VLLM_LOWEST_PRIORITY = 2**31 - 1
+
+
+class InForce:
+    """One generation of policy and keys; immutable."""
+
+    __slots__ = ("_priorities", "_tenants", "_tiers", "bundle", "keys", "model", "policy")
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.policy = bundle.policy
+        self.keys = bundle.keys.keys
+        self.model = bundle.policy.model
+        self._tiers = {tier.name: tier for tier in bundle.policy.tiers}
+        self._tenants = {tenant.name: tenant for tenant in bundle.policy.tenants}
+        ordered = bundle.policy.scheduling_mode is SchedulingMode.TIDEGATE
+        self._priorities = {
+            tier.name: engine_priority(tier.priority) if ordered else 0
+            for tier in bundle.policy.tiers
+        }
+
+    def tenant(self, name: str) -> TenantPolicy | None:
+        """The tenant's row; None: a key of a tenant that this pool does not serve."""
+        return self._tenants.get(name)
+
+    def tier_of(self, tenant: TenantPolicy) -> TierPolicy:
+        """Its tier (a policy whose tenant has none is refused when it is decoded)."""
+        return self._tiers[tenant.tier]
+
+    def engine_priority_of(self, tenant: TenantPolicy) -> int:
+        """What the engine is told; 0, vLLM's default, is not sent."""
+        return self._priorities[tenant.tier]
+
+
+def engine_priority(tier_priority: int) -> int:
+    """vLLM's priority (lower is earlier) of a tier's (higher is earlier): the one conversion."""
+    return min(-tier_priority, VLLM_LOWEST_PRIORITY)

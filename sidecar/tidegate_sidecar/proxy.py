@@ -1,0 +1,266 @@
+"""The tenants' port: OpenAI's routes, from authentication to the end of the answer.
+
+The way of a request: key -> content type -> body within its bound -> check and measure -> ticket
+(queue, gate) -> engine -> relay -> settle. Each step that fails raises an
+:class:`~tidegate_sidecar.errors.ApiError`, which becomes the answer in one place. A client that
+goes away cancels the handler (``handler_cancellation``): the ticket and the exchange are context
+managers, so wherever that strikes, the queue entry or the engine's slot is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.request import Request
+from tidegate_sidecar.auth import Identity, authenticate
+from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
+from tidegate_sidecar.dispatcher import Ticket
+from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
+from tidegate_sidecar.errors import ApiError, malformed
+from tidegate_sidecar.fields import ENDPOINTS, Endpoint
+from tidegate_sidecar.in_force import InForce
+from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
+from tidegate_sidecar.models_route import models_answer
+from tidegate_sidecar.relay import (
+    ClientGone,
+    json_response,
+    relay_joined,
+    relay_stream,
+    relay_whole,
+)
+from tidegate_sidecar.request_body import read_body
+from tidegate_sidecar.runtime import Runtime
+from tidegate_sidecar.upstream_errors import MAX_ERROR_BYTES, from_answer
+
+log = logging.getLogger("tidegate.sidecar")
+
+PRIORITY_HEADER = "x-tidegate-priority"
+DEADLINE_HEADER = "x-tidegate-deadline-ms"
+MAX_OWN_PRIORITY = 1_000
+MAX_DEADLINE_MS = 86_400_000
+MODELS_PATH = "/v1/models"
+
+
+@dataclass(slots=True)
+class _Progressing:
+    """How far a request came, for its one entry in the books."""
+
+    id: str
+    arrival: float
+    tenant: str = ""
+    ticketed: bool = False
+    """The ticket counts its end."""
+
+
+class Proxy:
+    """Handles every request of the tenants' port."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._loop = asyncio.get_running_loop()
+
+    async def handle(self, request: BaseRequest) -> web.StreamResponse:
+        """One request; returns its answer, or raises when nobody is there to take it."""
+        stage = _Progressing(secrets.token_hex(12), self._loop.time())
+        try:
+            return await self._route(request, stage)
+        except ApiError as error:
+            self._count(stage, error.outcome)
+            return error_response(error, stage.id)
+        except ClientGone:
+            raise ConnectionResetError from None
+        except asyncio.CancelledError:
+            self._count(stage, Outcome.CLIENT_CLOSED)
+            raise
+        except ConnectionError:
+            self._count(stage, Outcome.CLIENT_CLOSED)
+            raise
+        except Exception:
+            log.exception("request %s: unexpected error", stage.id)
+            self._count(stage, Outcome.ENGINE_FAILED)
+            return error_response(
+                ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error"), stage.id
+            )
+
+    def _count(self, stage: _Progressing, outcome: Outcome) -> None:
+        if not stage.ticketed:
+            duration = self._loop.time() - stage.arrival
+            self._runtime.tally.ended(stage.tenant, outcome, duration)
+
+    async def _route(self, request: BaseRequest, stage: _Progressing) -> web.StreamResponse:
+        path = request.rel_url.raw_path
+        endpoint = ENDPOINTS.get(path)
+        if endpoint is not None:
+            if request.method == "POST":
+                return await self._serve(request, endpoint, stage)
+            return _other_method(request.method, "POST, OPTIONS", stage.id)
+        if path == MODELS_PATH or path.startswith(MODELS_PATH + "/"):
+            if request.method in ("GET", "HEAD"):
+                return self._models(request, path, stage)
+            return _other_method(request.method, "GET, HEAD, OPTIONS", stage.id)
+        raise ApiError(Outcome.MODEL_NOT_FOUND, "There is no such route.", code="unknown_url")
+
+    def _identify(self, request: BaseRequest, stage: _Progressing) -> tuple[InForce, Identity]:
+        in_force = self._runtime.in_force
+        if in_force is None:
+            raise self._runtime.dispatcher.refusal(Outcome.NO_ENGINE, "")
+        identity = authenticate(request.headers.getall("Authorization", ()), in_force.keys)
+        stage.tenant = identity.tenant
+        return in_force, identity
+
+    def _models(self, request: BaseRequest, path: str, stage: _Progressing) -> web.Response:
+        in_force, _ = self._identify(request, stage)
+        body = models_answer(
+            self._runtime.engine_models, in_force.model.name, path.removeprefix(MODELS_PATH)[1:]
+        )
+        self._count(stage, Outcome.COMPLETED)
+        return json_response(body, stage.id)
+
+    async def _serve(
+        self, request: BaseRequest, endpoint: Endpoint, stage: _Progressing
+    ) -> web.StreamResponse:
+        runtime = self._runtime
+        in_force, identity = self._identify(request, stage)
+        tenant = in_force.tenant(identity.tenant)
+        if tenant is None:
+            raise ApiError(Outcome.FORBIDDEN)
+        if request.content_type != "application/json":
+            raise ApiError(
+                Outcome.MALFORMED,
+                "The content type must be application/json.",
+                status=415,
+                code="unsupported_content_type",
+            )
+        settings = runtime.settings
+        raw = await read_body(request, settings.max_body_bytes, settings.body_seconds)
+        body = parse_body(endpoint, raw)
+        require_model(body, in_force.model.name)
+        tier = in_force.tier_of(tenant)
+        bound = output_bound(body, tier.output, runtime.max_model_len, runtime.estimator)
+        scheduled = self._scheduled(request, stage, identity, body, bound.tokens)
+        stream = body.stream or (bound.tokens >= JOIN_MIN_OUTPUT_TOKENS and joinable(body))
+        sent = engine_body(
+            body,
+            bound=bound,
+            engine_priority=in_force.engine_priority_of(tenant) if endpoint.generates else 0,
+            ask_stream=stream,
+        )
+        ticket = runtime.dispatcher.submit(scheduled, identity.key_sha256)
+        stage.ticketed = True
+        with ticket:
+            return await self._dispatch(request, ticket, body, sent, stream)
+
+    def _scheduled(
+        self,
+        request: BaseRequest,
+        stage: _Progressing,
+        identity: Identity,
+        body: Body,
+        output_tokens: int,
+    ) -> Request:
+        headers = request.headers
+        priority = _integer_header(
+            headers.get(PRIORITY_HEADER), PRIORITY_HEADER, -MAX_OWN_PRIORITY, MAX_OWN_PRIORITY
+        )
+        deadline_ms = _integer_header(
+            headers.get(DEADLINE_HEADER), DEADLINE_HEADER, 1, MAX_DEADLINE_MS
+        )
+        return Request(
+            id=stage.id,
+            tenant=identity.tenant,
+            prompt_tokens=self._runtime.estimator.tokens(body.size),
+            max_output_tokens=output_tokens * body.sequences,
+            body_bytes=len(body.raw),
+            sequences=body.sequences,
+            priority=priority or 0,
+            deadline=None if deadline_ms is None else stage.arrival + deadline_ms / 1000,
+        )
+
+    async def _dispatch(
+        self, request: BaseRequest, ticket: Ticket, body: Body, sent: bytes, stream: bool
+    ) -> web.StreamResponse:
+        exchange = await self._send(ticket, body.endpoint.path, sent, opaque=not stream)
+        try:
+            if exchange.status != 200:
+                raise await _upstream_error(exchange)
+            if body.stream:
+                answer: web.StreamResponse = await relay_stream(
+                    request,
+                    exchange,
+                    ticket,
+                    hide_usage=not body.wants_usage,
+                    client_stall_seconds=self._runtime.settings.client_stall_seconds,
+                )
+            elif stream:
+                answer = await relay_joined(exchange, ticket, new_joiner(body))
+            else:
+                answer = await relay_whole(exchange, ticket)
+        finally:
+            exchange.close()
+        if ticket.usage is not None:
+            self._runtime.estimator.observe(body.size, ticket.usage.prompt_tokens)
+        return answer
+
+    async def _send(self, ticket: Ticket, path: str, sent: bytes, *, opaque: bool) -> Exchange:
+        """Wait for the ticket's turn and the head of the engine's answer."""
+        runtime = self._runtime
+        while True:
+            await ticket.turn()
+            if opaque:
+                runtime.dispatcher.mark_opaque(ticket)
+            try:
+                return await runtime.engine.post(path, {"X-Request-Id": ticket.request.id}, sent)
+            except EngineUnreachable:
+                # nothing was sent, so nothing is lost: back to its place until the engine answers
+                runtime.dispatcher.set_engine_ready(False)
+                ticket.requeue()
+            except EngineBroken:
+                raise ApiError(Outcome.ENGINE_FAILED) from None
+
+
+async def _upstream_error(exchange: Exchange) -> ApiError:
+    try:
+        body = await exchange.read_all(MAX_ERROR_BYTES)
+    except EngineBroken:
+        body = b""
+    return from_answer(exchange.status, exchange.headers.get("retry-after"), body)
+
+
+def _integer_header(value: str | None, name: str, low: int, high: int) -> int | None:
+    if value is None:
+        return None
+    try:
+        number = int(value) if len(value) <= 12 else None
+    except ValueError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise malformed(f"The header {name} must be an integer from {low} to {high}.", name)
+    return number
+
+
+def _other_method(method: str, allowed: str, request_id: str) -> web.Response:
+    if method == "OPTIONS":
+        return web.Response(status=204, headers={"Allow": allowed, "x-request-id": request_id})
+    raise ApiError(
+        Outcome.MALFORMED,
+        f"The method {method[:16]} is not allowed here.",
+        status=405,
+        code="method_not_allowed",
+        headers={"Allow": allowed},
+    )
+
+
+def error_response(error: ApiError, request_id: str) -> web.Response:
+    """The HTTP answer of an error."""
+    response = json_response(error.body(), request_id, error.status)
+    response.headers.update(error.response_headers())
+    if error.status in (408, 413):
+        response.force_close()  # what is left of the body is not read to its end
+    return response

@@ -1,0 +1,143 @@
+"""One sidecar from start to exit: ports, followers, drain.
+
+Order of the end: on SIGTERM (or SIGINT) not ready at once and no new request; what is queued is
+still served for ``drain_seconds``, then refused with 503 and Retry-After; streams run on until
+``grace_seconds``, then end with an error event. Both ports answer until nothing is in hand. A
+second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+
+from aiohttp import web
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.admin import Admin
+from tidegate_sidecar.engine_watch import EngineWatch
+from tidegate_sidecar.proxy import Proxy
+from tidegate_sidecar.runtime import PolicyFiles, Runtime
+from tidegate_sidecar.settings import Settings
+
+log = logging.getLogger("tidegate.sidecar")
+
+_BACKLOG = 1024
+_CLIENT_IDLE_SECONDS = 300.0
+"""Idle connections of clients are closed after it; above the usual 60 s of load balancers."""
+_MAX_HEADER_BYTES = 32 * 1024
+
+
+class Sidecar:
+    """Both ports and what runs behind them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.runtime = Runtime(settings)
+        self._watch = EngineWatch(self.runtime)
+        self._followers: list[asyncio.Task[None]] = []
+        self._runners: list[web.BaseRunner] = []
+        self.port = settings.port
+        self.admin_port = settings.admin_port
+
+    async def start(self) -> None:
+        """Listen; OSError where a port is taken. Returns before policy or engine need be there."""
+        files = PolicyFiles(self.runtime)
+        files.look()
+        await self._watch.look()
+        settings = self.settings
+        admin = web.AppRunner(
+            Admin(self.runtime, self._watch).application(),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=2.0,
+        )
+        self.admin_port = await self._listen(admin, settings.admin_address, settings.admin_port)
+        tenants = web.ServerRunner(
+            web.Server(
+                Proxy(self.runtime).handle,
+                handler_cancellation=True,
+                access_log=None,
+                keepalive_timeout=_CLIENT_IDLE_SECONDS,
+                max_line_size=_MAX_HEADER_BYTES,
+                max_field_size=_MAX_HEADER_BYTES,
+            ),
+            shutdown_timeout=2.0,
+        )
+        self.port = await self._listen(tenants, settings.host, settings.port)
+        self._followers = [
+            asyncio.create_task(files.follow(), name="policy-files"),
+            asyncio.create_task(self._watch.follow(), name="engine-watch"),
+        ]
+
+    async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> int:
+        await runner.setup()
+        self._runners.append(runner)
+        await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
+        return int(runner.addresses[0][1])
+
+    async def drain(self) -> None:
+        """Serve what was accepted, within the bounds of the settings."""
+        runtime, settings = self.runtime, self.settings
+        dispatcher = runtime.dispatcher
+        runtime.begin_drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.drain_seconds):
+                await dispatcher.idle()
+        dispatcher.refuse_queued(Outcome.DRAINING)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.grace_in_force_seconds - settings.drain_seconds):
+                await dispatcher.idle()
+        if dispatcher.in_hand:
+            log.warning("%d requests cut off at the end of the grace", dispatcher.in_hand)
+            runtime.engine.abort_exchanges()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await dispatcher.idle()
+
+    async def stop(self) -> None:
+        """Close everything; nothing of it is left running."""
+        for task in self._followers:
+            task.cancel()
+        await asyncio.gather(*self._followers, return_exceptions=True)
+        for runner in reversed(self._runners):
+            await runner.cleanup()
+        self.runtime.dispatcher.close()
+        self.runtime.engine.close()
+
+
+async def serve(settings: Settings) -> None:
+    """Run until a signal, then drain; raises OSError where a port cannot be bound."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    told_again = asyncio.Event()
+
+    def on_signal() -> None:
+        (told_again if told.is_set() else told).set()
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, on_signal)
+    sidecar = Sidecar(settings)
+    try:
+        await sidecar.start()
+        log.info(
+            "tenants on %s:%d, admin on %s:%d",
+            settings.host,
+            sidecar.port,
+            settings.admin_address,
+            sidecar.admin_port,
+        )
+        gc.collect()
+        gc.freeze()
+        await told.wait()
+        draining = asyncio.create_task(sidecar.drain())
+        quitting = asyncio.create_task(told_again.wait())
+        await asyncio.wait((draining, quitting), return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, quitting):
+            task.cancel()
+        await asyncio.gather(draining, quitting, return_exceptions=True)
+    finally:
+        await sidecar.stop()

@@ -1,0 +1,143 @@
+"""The sidecar's settings: one dataclass, read from flags, else ``TIDEGATE_*``, else the default."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidegate_sidecar.engine import EngineAddress
+
+
+class SettingsError(ValueError):
+    """A setting that cannot hold; the message names it and the cure."""
+
+
+def _setting(text: str, default: Any = dataclasses.MISSING) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How one sidecar runs. What it schedules stands in the policy, not here."""
+
+    policy: Path = _setting("policy.json, or a folder of its shards (policy*.json).")
+    keys: Path = _setting("keys.json, or a folder of its shards (keys*.json).")
+    engine: str = _setting("The engine: uds:/path/to/socket or http://host:port.")
+    host: str = _setting("Address of the tenants' port.", "127.0.0.1")
+    port: int = _setting("The tenants' port; 0: any free one.", 8000)
+    admin_host: str | None = _setting(
+        "Address of the admin port; unset: that of the tenants' port, and 127.0.0.1 where there "
+        "is no token.",
+        None,
+    )
+    admin_port: int = _setting("The admin port; 0: any free one.", 8001)
+    admin_token_file: Path | None = _setting(
+        "File with the bearer token of the admin port. Unset: the admin port is open, and only on "
+        "a loopback address.",
+        None,
+    )
+    max_body_bytes: int = _setting(
+        "Largest request body after inflating. A prompt of 1M tokens has about 4 MB; a few images "
+        "fit too.",
+        32 * 1024 * 1024,
+    )
+    body_seconds: float = _setting("A request body must have arrived by then.", 60.0)
+    client_stall_seconds: float = _setting(
+        "A client that reads nothing for so long, with its buffers full, counts as gone.", 60.0
+    )
+    engine_silence_seconds: float = _setting(
+        "An engine that sends nothing for so long has failed its request. Above the longest "
+        "prefill and, for answers that are not streamed, the longest answer.",
+        600.0,
+    )
+    engine_poll_seconds: float = _setting(
+        "Between two looks at the engine's health and metrics.", 0.5
+    )
+    policy_poll_seconds: float = _setting("Between two looks at the policy files.", 0.5)
+    drain_seconds: float = _setting(
+        "From SIGTERM on, queued requests are still served for so long, then refused with 503.",
+        30.0,
+    )
+    grace_seconds: float | None = _setting(
+        "From SIGTERM on, streams may run for so long, then they end with an error event; unset: "
+        "20 s beyond the drain. The pod's terminationGracePeriodSeconds must be above it.",
+        None,
+    )
+
+    def __post_init__(self) -> None:
+        try:
+            EngineAddress.parse(self.engine)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        for name in ("port", "admin_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise SettingsError(f"{name}: must be between 0 and 65535")
+        for name in ("max_body_bytes", "engine_poll_seconds", "policy_poll_seconds"):
+            if getattr(self, name) <= 0:
+                raise SettingsError(f"{name}: must be above 0")
+        if self.grace_in_force_seconds < self.drain_seconds:
+            raise SettingsError("grace_seconds: must not be below drain_seconds")
+        if self.admin_token_file is None and not _is_loopback(self.admin_address):
+            raise SettingsError(
+                f"admin_host: {self.admin_host} is not a loopback address, which needs an "
+                "admin_token_file"
+            )
+
+    @property
+    def grace_in_force_seconds(self) -> float:
+        """``grace_seconds``, resolved."""
+        if self.grace_seconds is not None:
+            return self.grace_seconds
+        return self.drain_seconds + 20.0
+
+    @property
+    def admin_address(self) -> str:
+        """Where the admin port is bound."""
+        if self.admin_host is not None:
+            return self.admin_host
+        return "127.0.0.1" if self.admin_token_file is None else self.host
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Settings from flags and environment; SettingsError says what is missing or wrong."""
+    parser = argparse.ArgumentParser(
+        prog="tidegate_sidecar", description=__doc__, allow_abbrev=False
+    )
+    kinds = typing.get_type_hints(Settings)
+    for setting in dataclasses.fields(Settings):
+        shown = "required" if setting.default is dataclasses.MISSING else setting.default
+        parser.add_argument(
+            "--" + setting.name.replace("_", "-"),
+            dest=setting.name,
+            help=f"{setting.metadata['help']} ({shown}; TIDEGATE_{setting.name.upper()})",
+        )
+    given = vars(parser.parse_args(arguments))
+    values: dict[str, Any] = {}
+    for setting in dataclasses.fields(Settings):
+        text = given[setting.name]
+        if text is None:
+            text = environment.get(f"TIDEGATE_{setting.name.upper()}")
+        if text is not None:
+            values[setting.name] = _convert(setting.name, kinds[setting.name], text)
+        elif setting.default is dataclasses.MISSING:
+            raise SettingsError(f"--{setting.name.replace('_', '-')} is required")
+    return Settings(**values)
+
+
+def _convert(name: str, kind: Any, text: str) -> Any:
+    for wanted in (int, float, Path):
+        if kind is wanted or wanted in typing.get_args(kind):
+            try:
+                return wanted(text)
+            except ValueError:
+                raise SettingsError(f"{name}: {text!r} is not a number") from None
+    return text

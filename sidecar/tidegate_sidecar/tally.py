@@ -1,0 +1,141 @@
+"""What happened so far: counts and latencies by tier and tenant, kept once for both readers.
+
+``GET /status`` (the operator) and ``/metrics`` (Prometheus) show the same numbers, so they are
+counted in one place, in plain integers: a request costs a few additions, and text is made only when
+somebody asks. Totals only rise; rows of tenants that left the policy go, and every row of the
+policy in force is there from the start, at zero.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, MutableMapping
+from typing import TypeVar
+
+from tidegate.scheduling.contracts import LATENCY_BOUNDS_SECONDS, Histogram, Policy, Refusal
+from tidegate.scheduling.outcomes import Outcome
+
+UNKNOWN = ""
+"""Tier and tenant of a request that ended before its key was known."""
+
+
+Row = TypeVar("Row")
+
+
+class LatencyCounter:
+    """A histogram of seconds that is being counted."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one observation; clocks that step back count as 0."""
+        seconds = max(0.0, seconds)
+        self.counts[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
+        self.sum += seconds
+
+    def histogram(self) -> Histogram:
+        """As the status contract has it."""
+        return Histogram(counts=tuple(self.counts), sum=self.sum)
+
+
+class TierTally:
+    """One tier."""
+
+    __slots__ = ("duration", "inter_token", "outcomes", "queue", "ttft")
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Outcome, int] = {}
+        self.queue = LatencyCounter()
+        self.ttft = LatencyCounter()
+        self.inter_token = LatencyCounter()
+        self.duration = LatencyCounter()
+
+
+class TenantTally:
+    """One tenant."""
+
+    __slots__ = ("last_refusal", "outcomes", "tier", "ttft")
+
+    def __init__(self, tier: str) -> None:
+        self.tier = tier
+        self.outcomes: dict[Outcome, int] = {}
+        self.last_refusal: Refusal | None = None
+        self.ttft: LatencyCounter | None = None
+
+
+class Tally:
+    """All tiers and tenants of the policy in force."""
+
+    def __init__(self) -> None:
+        self.tiers: dict[str, TierTally] = {}
+        self.tenants: dict[str, TenantTally] = {}
+        self.unknown: dict[Outcome, int] = {}
+        """Ended before a tenant was known."""
+        self.policy_reload_failures = 0
+
+    def apply_policy(self, policy: Policy) -> None:
+        """Rows for what is new, none for what has gone."""
+        tiers = {tier.name for tier in policy.tiers}
+        tenants = {tenant.name: tenant.tier for tenant in policy.tenants}
+        _keep(self.tiers, tiers)
+        _keep(self.tenants, tenants)
+        for name in tiers:
+            self.tiers.setdefault(name, TierTally())
+        for name, tier in tenants.items():
+            self.tenants.setdefault(name, TenantTally(tier)).tier = tier
+
+    def dispatched(self, tenant: str, waited_seconds: float) -> None:
+        """A request left the queue for the engine."""
+        if (tier := self._tier_of(tenant)) is not None:
+            tier.queue.observe(waited_seconds)
+
+    def first_token(self, tenant: str, ttft_seconds: float) -> None:
+        """The first token of a request came."""
+        row = self.tenants.get(tenant)
+        if row is None:
+            return
+        if row.ttft is None:
+            row.ttft = LatencyCounter()
+        row.ttft.observe(ttft_seconds)
+        if row.tier in self.tiers:
+            self.tiers[row.tier].ttft.observe(ttft_seconds)
+
+    def ended(
+        self,
+        tenant: str,
+        outcome: Outcome,
+        duration_seconds: float,
+        inter_token_seconds: float | None = None,
+    ) -> None:
+        """A request ended; called exactly once for each."""
+        row = self.tenants.get(tenant)
+        tier = self._tier_of(tenant)
+        if row is None or tier is None:
+            _count(self.unknown, outcome)
+            return
+        _count(row.outcomes, outcome)
+        _count(tier.outcomes, outcome)
+        if outcome is Outcome.COMPLETED:
+            tier.duration.observe(duration_seconds)
+            if inter_token_seconds is not None:
+                tier.inter_token.observe(inter_token_seconds)
+        elif outcome is not Outcome.CLIENT_CLOSED:
+            row.last_refusal = Refusal(reason=outcome.value, at=time.time())
+
+    def _tier_of(self, tenant: str) -> TierTally | None:
+        row = self.tenants.get(tenant)
+        return None if row is None else self.tiers.get(row.tier)
+
+
+def _keep(rows: MutableMapping[str, Row], names: Iterable[str]) -> None:
+    for gone in set(rows) - set(names):
+        del rows[gone]
+
+
+def _count(outcomes: dict[Outcome, int], outcome: Outcome) -> None:
+    outcomes[outcome] = outcomes.get(outcome, 0) + 1

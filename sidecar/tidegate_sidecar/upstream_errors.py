@@ -1,0 +1,69 @@
+"""An engine's answer other than 200, as its client should see it.
+
+What the engine says of the client's request (a prompt longer than the context, a bad schema) passes
+on with the engine's own words. What it says of itself does not: an overload becomes 429 with its
+Retry-After, an engine that cannot serve 503, anything else 502 without the engine's internals.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.errors import ApiError
+
+_CLIENTS_FAULT = frozenset({400, 404, 413, 422})
+MAX_ERROR_BYTES = 1 << 20
+
+
+def from_answer(status: int, retry_after: str | None, body: bytes) -> ApiError:
+    """The error to end the request with."""
+    if status in _CLIENTS_FAULT:
+        error = _openai_error(body)
+        outcome = Outcome.PROMPT_TOO_LONG if status == 413 else Outcome.MALFORMED
+        code = error.get("code")
+        return ApiError(
+            outcome,
+            str(error.get("message") or "The engine refused the request as malformed."),
+            param=error.get("param") if isinstance(error.get("param"), str) else None,
+            status=400 if status == 422 else status,
+            code=code if isinstance(code, str) else None,
+        )
+    if status == 429:
+        return ApiError(Outcome.ENGINE_REFUSED, retry_after=_usable(retry_after))
+    if status == 503:
+        return ApiError(Outcome.NO_ENGINE, retry_after=_usable(retry_after))
+    return ApiError(Outcome.ENGINE_FAILED)
+
+
+def _usable(retry_after: str | None) -> str | None:
+    """The upstream's value, a number of seconds or a date, if it is one line of text."""
+    value = (retry_after or "").strip()
+    return value if value and value.isascii() and value.isprintable() else None
+
+
+def _openai_error(body: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    if not isinstance(answer, dict):
+        return {}
+    error = answer.get("error", answer)
+    if isinstance(error, dict):
+        return error if "message" in error else {"message": _detail(error.get("detail"))}
+    return {"message": error if isinstance(error, str) else None}
+
+
+def _detail(detail: Any) -> str | None:
+    """FastAPI's 422: a list of what is wrong where."""
+    if isinstance(detail, list):
+        parts = [
+            f"{'.'.join(str(place) for place in item.get('loc', ()))}: {item.get('msg', '')}"
+            for item in detail
+            if isinstance(item, dict)
+        ]
+        return "; ".join(parts) or None
+    return detail if isinstance(detail, str) else None

@@ -1,0 +1,51 @@
+"""A sidecar before an engine that does what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from support.faulty_engine import FaultyEngine
+from support.sidecar import BOB, SidecarUnderTest, sidecar_under_test
+
+StartSidecar = Callable[..., Awaitable[SidecarUnderTest]]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FaultyEngine]:
+    """A faulty engine, sound until a test scripts it."""
+    async with FaultyEngine() as engine:
+        yield engine
+
+
+@pytest.fixture
+async def start_sidecar(engine: FaultyEngine, tmp_path: Path) -> AsyncIterator[StartSidecar]:
+    """``await start_sidecar(policy=..., setting=...)``: a sidecar before ``engine``.
+
+    At the end of the test another tenant is served, and the accounting oracle holds.
+    """
+    async with AsyncExitStack() as stack:
+        started: list[SidecarUnderTest] = []
+
+        async def start(**options: object) -> SidecarUnderTest:
+            under_test = await stack.enter_async_context(
+                sidecar_under_test(tmp_path, engine.url, **options)  # type: ignore[arg-type]
+            )
+            started.append(under_test)
+            return under_test
+
+        yield start
+        engine.script = None
+        for under_test in started:
+            if under_test.runtime.ready:
+                await under_test.settled()
+                async with under_test.chat(tenant=BOB) as answer:
+                    assert answer.status == 200, await answer.text()
+
+
+@pytest.fixture
+async def sidecar(start_sidecar: StartSidecar) -> SidecarUnderTest:
+    """A sidecar with the default policy and settings."""
+    return await start_sidecar()

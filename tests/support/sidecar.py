@@ -1,0 +1,178 @@
+"""A sidecar in the test's own process, and the oracle that every proxy test ends with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from support.fake_engine import until
+from support.faulty_engine import MODEL
+from tidegate_sidecar.server import Sidecar
+from tidegate_sidecar.settings import Settings
+
+KEYS = {"team-a/alice": "tg-key-of-alice", "team-b/bob": "tg-key-of-bob"}
+ALICE, BOB = KEYS
+
+Json = dict[str, Any]
+
+
+def sha256(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def policy_document(generation: int = 1, **members: Any) -> Json:
+    """A policy of one tier and two tenants; ``tier`` members go into the tier."""
+    tier = {"name": "standard", **members.pop("tier", {})}
+    return {
+        "version": 1,
+        "generation": generation,
+        "pool": "team-a/chat",
+        "model": {"name": MODEL},
+        "tiers": [tier],
+        "tenants": [{"name": name, "tier": "standard"} for name in KEYS],
+        **members,
+    }
+
+
+def keys_document(generation: int = 1, keys: dict[str, str] = KEYS) -> Json:
+    """The keys of the tenants."""
+    digests = {sha256(key): tenant for tenant, key in keys.items()}
+    return {"version": 1, "generation": generation, "keys": digests}
+
+
+def write(path: Path, document: Json) -> Path:
+    """Write JSON at once, as a rename does."""
+    scratch = path.with_suffix(".new")
+    scratch.write_text(json.dumps(document))
+    scratch.rename(path)
+    return path
+
+
+class SidecarUnderTest:
+    """A running sidecar with a client of each of its ports."""
+
+    def __init__(self, sidecar: Sidecar, client: aiohttp.ClientSession) -> None:
+        self.sidecar = sidecar
+        self.runtime = sidecar.runtime
+        self.client = client
+        self.url = f"http://127.0.0.1:{sidecar.port}"
+        self.admin_url = f"http://127.0.0.1:{sidecar.admin_port}"
+
+    def request(
+        self,
+        path: str = "/v1/chat/completions",
+        body: Json | bytes | None = None,
+        *,
+        tenant: str | None = ALICE,
+        method: str = "POST",
+        headers: dict[str, str] | None = None,
+    ) -> Any:
+        """A request, as aiohttp's context manager."""
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        if tenant is not None:
+            sent.setdefault("Authorization", f"Bearer {KEYS[tenant]}")
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        return self.client.request(method, self.url + path, data=data, headers=sent)
+
+    def chat(
+        self, *, tenant: str = ALICE, headers: dict[str, str] | None = None, **extra: Any
+    ) -> Any:
+        """A small chat request."""
+        return self.request(body=chat_body(**extra), tenant=tenant, headers=headers)
+
+    def outcomes(self, tenant: str | None = None) -> dict[str, int]:
+        """Ended requests by outcome: of a tenant, or of all and of none."""
+        tally = self.runtime.tally
+        if tenant is not None:
+            counts = tally.tenants[tenant].outcomes
+        else:
+            counts = dict(tally.unknown)
+            for row in tally.tenants.values():
+                for outcome, count in row.outcomes.items():
+                    counts[outcome] = counts.get(outcome, 0) + count
+        return {outcome.value: count for outcome, count in counts.items()}
+
+    async def settled(self) -> None:
+        """The accounting oracle: nothing in flight or queued, no exchange open, books even."""
+        runtime = self.runtime
+        dispatcher = runtime.dispatcher
+        scheduler, gate = dispatcher.scheduler, dispatcher.gate
+        assert scheduler is not None
+        assert gate is not None
+        with contextlib.suppress(TimeoutError):
+            await until(
+                lambda: dispatcher.in_hand == 0 and _probes_only(runtime.engine.open_exchanges), 5.0
+            )
+        assert dispatcher.in_hand == 0
+        assert scheduler.queued() == 0
+        assert scheduler.in_flight() == 0
+        assert gate.not_started == 0
+        for tenant in scheduler.tenant_snapshots(dispatcher.loop.time()):
+            assert (tenant.queued, tenant.queued_bytes, tenant.running) == (0, 0, 0)
+
+
+def _probes_only(open_exchanges: int) -> bool:
+    """The engine's own watch has at most one exchange at a time."""
+    return open_exchanges <= 1
+
+
+def chat_body(**extra: Any) -> Json:
+    """A small chat body."""
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}], **extra}
+
+
+@contextlib.asynccontextmanager
+async def sidecar_under_test(
+    folder: Path,
+    engine_url: str,
+    *,
+    policy: Json | None = None,
+    keys: Json | None = None,
+    wait_ready: bool = True,
+    **settings: Any,
+) -> AsyncIterator[SidecarUnderTest]:
+    """A sidecar before ``engine_url``; on exit the oracle holds and no task is left."""
+    before = asyncio.all_tasks()
+    policy_path = write(folder / "policy.json", policy or policy_document())
+    keys_path = write(folder / "keys.json", keys or keys_document())
+    sidecar = Sidecar(
+        Settings(
+            policy=policy_path,
+            keys=keys_path,
+            engine=engine_url,
+            port=0,
+            admin_port=0,
+            **{"engine_poll_seconds": 0.05, "policy_poll_seconds": 0.05, **settings},
+        )
+    )
+    await sidecar.start()
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=60)
+    try:
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
+            under_test = SidecarUnderTest(sidecar, client)
+            if wait_ready:
+                await until(lambda: sidecar.runtime.ready)
+            yield under_test
+            if sidecar.runtime.dispatcher.scheduler is not None:
+                await under_test.settled()
+    finally:
+        await sidecar.stop()
+    with contextlib.suppress(TimeoutError):
+        await until(lambda: not _left(before), 5.0)
+    assert not _left(before)
+
+
+def _left(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """Tasks of the sidecar that are still there."""
+    return {
+        task
+        for task in asyncio.all_tasks() - before
+        if "tidegate_sidecar" in str(task.get_coro()) or "RequestHandler" in str(task.get_coro())
+    }
