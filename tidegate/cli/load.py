@@ -56,7 +56,7 @@ def load(
         workload.check_traces()
         checked_endpoint(endpoint)
         keys = tenant_keys(workload.scenario, key or [])
-        _check_writable(json_file)
+        check_writable(json_file, "--json")
     except (ScenarioError, TraceError, LoadError) as error:
         raise CommandError(str(error), exit_code=2) from None
     try:
@@ -132,14 +132,14 @@ def tenant_keys(scenario: Scenario, given: Sequence[str]) -> dict[str, str]:
     return keys
 
 
-def _check_writable(json_file: Path | None) -> None:
-    """Before the run: its end is too late to learn that the report can't be kept."""
-    if json_file is None:
+def check_writable(file: Path | None, option: str) -> None:
+    """Before the run: its end is too late to learn that its result can't be kept."""
+    if file is None:
         return
-    folder = json_file.absolute().parent
-    target = json_file if json_file.exists() else folder
-    if json_file.is_dir() or not folder.is_dir() or not os.access(target, os.W_OK):
-        raise CommandError(f"--json: cannot write {json_file}", exit_code=2)
+    folder = file.absolute().parent
+    target = file if file.exists() else folder
+    if file.is_dir() or not folder.is_dir() or not os.access(target, os.W_OK):
+        raise CommandError(f"{option}: cannot write {file}", exit_code=2)
 
 
 def _write(json_file: Path, report: LoadReport) -> None:

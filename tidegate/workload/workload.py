@@ -26,11 +26,11 @@ TRACES_ENVIRONMENT = "TIDEGATE_TRACES"
 
 
 class Workload:
-    """The requests of a scenario, whose relative trace paths start in ``folder``."""
+    """The requests of a scenario, whose relative trace paths start in ``folder`` (here)."""
 
-    def __init__(self, scenario: Scenario, folder: Path) -> None:
+    def __init__(self, scenario: Scenario, folder: Path | None = None) -> None:
         self.scenario = scenario
-        self._folder = folder
+        self._folder = folder or Path()
 
     def requests(self, tenant: TenantLoad) -> Iterator[PlannedRequest]:
         """A tenant's requests in order, up to its ``requests`` and the scenario's duration.
