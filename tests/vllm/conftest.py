@@ -1,0 +1,32 @@
+"""The real vLLM and a model for it; engines start in half a minute, so most tests share one."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.vllm_engine import VllmEngine, make_tiny_model, vllm_engine, vllm_python
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    return vllm_python()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(python, tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture(scope="module")
+def engine(python: Path, tiny_model: Path) -> Iterator[VllmEngine]:
+    """Two seats and priorities; aborts what runs on SIGTERM."""
+    flags = ("--max-model-len=8192", "--max-num-seqs=2", "--scheduling-policy=priority")
+    with vllm_engine(python, tiny_model, *flags) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(engine: VllmEngine) -> AsyncIterator[aiohttp.ClientSession]:
+    async with engine.client() as session:
+        yield session
