@@ -224,6 +224,13 @@ def test_refused(api: Api, changes: dict[str, Any], said: str) -> None:
 
 def spellings(flag: str) -> list[str]:
     """Every way in which vLLM's parser would take a flag."""
+    if flag.endswith("*"):
+        family = flag.removesuffix("*")
+        return [
+            f"{family}of-a-later-version",
+            "--" + family[2:].replace("-", "_") + "size=2",
+            family[:-1],
+        ]
     if not flag.startswith("--"):
         return [flag, f"{flag}=2", f"{flag}2"]
     return [flag, f"{flag}=x", flag.replace("-", "_").replace("__", "--", 1), flag[:-1] + "=x"]

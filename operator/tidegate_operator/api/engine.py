@@ -45,14 +45,7 @@ OWNED_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
         "the engine listens on a Unix socket of the pod; use spec.service for the outside",
     ),
     (
-        (
-            "--ssl-keyfile",
-            "--ssl-certfile",
-            "--ssl-ca-certs",
-            "--ssl-cert-reqs",
-            "--ssl-ciphers",
-            "--enable-ssl-refresh",
-        ),
+        ("--ssl-*", "--enable-ssl-refresh"),
         "the engine has no network port; end TLS before spec.service",
     ),
     (("--config",), "a file could set flags that other fields own; write them into args"),
@@ -62,40 +55,29 @@ OWNED_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
         "engines of several nodes are not supported in v1alpha1",
     ),
     (
-        (
-            "--data-parallel-size",
-            "--data-parallel-rank",
-            "--data-parallel-start-rank",
-            "--data-parallel-size-local",
-            "--data-parallel-address",
-            "--data-parallel-rpc-port",
-            "--data-parallel-backend",
-            "--data-parallel-hybrid-lb",
-            "--data-parallel-external-lb",
-            "--data-parallel-multi-port-external-lb",
-            "-dp",
-        ),
+        ("--data-parallel-*", "-dp"),
         "data parallel is not supported in v1alpha1; use spec.replicas",
     ),
 )
-"""Flags of vLLM that the operator sets or rules out, and what a person uses instead."""
+"""Flags of vLLM that the operator sets or rules out (`*`: all that begin so), and what to use."""
 
 _NAME = "self.split('=', 2)[0].replace('_', '-')"
 
 
 def _refuse(flags: tuple[str, ...], advice: str) -> Rule:
     """Long flags by prefix (an abbreviation), short ones also with their value glued on."""
-    long = [flag for flag in flags if flag.startswith("--")]
-    short = [flag for flag in flags if not flag.startswith("--")]
-    clauses = []
+    clauses = [f"self.matches('^{flag}[a-z]*([=0-9]|$)')" for flag in flags if flag[1] != "-"]
+    long = [flag.removesuffix("*") for flag in flags if flag.startswith("--")]
+    families = [flag.removesuffix("*") for flag in flags if flag.endswith("*")]
     if long:
-        clauses.append(
-            f"(self.startsWith('--') && {long!r}.exists(f, f.startsWith({_NAME})))".replace(
-                '"', "'"
-            )
-        )
-    clauses += [f"self.matches('^{flag}[a-z]*([=0-9]|$)')" for flag in short]
+        owned = _cel_list(long) + f".exists(flag, flag.startsWith({_NAME}))"
+        clauses.append(f"(self.startsWith('--') && {owned})")
+    clauses += [f"{_NAME}.startsWith('{family}')" for family in families]
     return rule(f"!({' || '.join(clauses)})", f"{', '.join(flags)} cannot be set here: {advice}")
+
+
+def _cel_list(texts: list[str]) -> str:
+    return "[" + ", ".join(f"'{text}'" for text in texts) + "]"
 
 
 EngineArg = Annotated[

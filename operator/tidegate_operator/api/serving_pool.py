@@ -232,7 +232,9 @@ class ServingPoolSpec(ApiModel):
             )
         ],
     )
-    tenants: PoolTenants | None = described("Whose Tenants are served.", unset="as its fields")
+    tenants: PoolTenants | None = described(
+        "Whose Tenants are served.", unset="as if all its fields were unset"
+    )
     engine: EngineSpec = described("The container that runs vLLM.")
     replicas: int = described(
         "Engine pods. The only default written into the spec, since autoscalers need a number to "
@@ -243,11 +245,11 @@ class ServingPoolSpec(ApiModel):
         le=MAX_REPLICAS,
     )
     sidecar: SidecarSpec | None = described(
-        "The proxy in each pod that schedules requests.", unset="as its fields"
+        "The proxy in each pod that schedules requests.", unset="as if all its fields were unset"
     )
     service: ServiceSpec | None = described(
         "The Service that tenants call, on port 8000; it has the pool's name.",
-        unset="as its fields",
+        unset="as if all its fields were unset",
     )
     between_tiers: BetweenTiers | None = described(
         "How tiers share what is not reserved. Strict: by priority, the higher first.",

@@ -128,7 +128,9 @@ class TenantTierSpec(ApiModel):
         ge=1,
         le=100,
     )
-    output: OutputLimits | None = described("Output tokens of one request.", unset="as its fields")
+    output: OutputLimits | None = described(
+        "Output tokens of one request.", unset="as if all its fields were unset"
+    )
     max_in_flight: int | None = described(
         "Most requests of one tenant in one engine at once; further ones wait.",
         unset="no such limit",
@@ -136,10 +138,11 @@ class TenantTierSpec(ApiModel):
         le=100_000,
     )
     fairness: Fairness | None = described(
-        "How the tenants of this tier share what the tier gets.", unset="as its fields"
+        "How the tenants of this tier share what the tier gets.",
+        unset="as if all its fields were unset",
     )
     queue: QueueLimits | None = described(
-        "Bounds of the queue of each tenant in each pod.", unset="as its fields"
+        "Bounds of the queue of each tenant in each pod.", unset="as if all its fields were unset"
     )
     allowed_namespaces: LabelSelector = described(
         "Namespaces whose Tenants may claim this tier. Required, so that no tier is open to "
@@ -147,7 +150,7 @@ class TenantTierSpec(ApiModel):
         empty="({}) all namespaces",
     )
     tenant_overrides: TenantOverrides | None = described(
-        "What a Tenant of this tier may set for itself.", unset="as its fields"
+        "What a Tenant of this tier may set for itself.", unset="as if all its fields were unset"
     )
 
 
