@@ -115,10 +115,12 @@ def _build(work: Path, go: Path, on_progress: Callable[[BuildProgress], None]) -
     source = resources.files(__package__) / "controlplane"
     for name in ("go.mod", "go.sum"):
         (work / name).write_bytes((source / name).read_bytes())
+    (work / "tmp").mkdir()
     environment = os.environ | {
         "CGO_ENABLED": "0",
         "GOCACHE": str(work / "gocache"),
         "GOMODCACHE": str(work / "gomodcache"),
+        "GOTMPDIR": str(work / "tmp"),
         # Module files are read-only by default, which would keep the folder from being deleted.
         "GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false",
         "GOTOOLCHAIN": "local",

@@ -220,6 +220,10 @@ class LocalCluster:
                 ) from None
             yield
 
+    def remove_lock(self) -> None:
+        """Removes what `locked` left, once the cluster is purged."""
+        (self.state.parent / f".{self.name}.lock").unlink(missing_ok=True)
+
     @property
     def _record(self) -> dict[str, Any]:
         record: dict[str, Any] | None = read_json(self.state / "cluster.json")
@@ -271,9 +275,10 @@ class LocalCluster:
         raise LocalClusterError(f"granting the kubelet its rights failed: {done.stderr.strip()}")
 
     def _wait_for_node(self, deadline: float) -> None:
-        path = '{.status.conditions[?(@.type=="Ready")].status}/{.spec.taints}/{.status.daemonEndpoints}'
+        ready = '{.status.conditions[?(@.type=="Ready")].status}'
+        path = f"jsonpath={ready}/{{.spec.taints}}/{{.status.daemonEndpoints}}"
         while True:
-            said = self.kubectl("get", "node", credentials.NODE_NAME, "-o", f"jsonpath={path}")
+            said = self.kubectl("get", "node", credentials.NODE_NAME, "-o", path)
             if said.stdout.startswith("True//") and str(KUBELET_PORT) in said.stdout:
                 return
             record = self._kubelet_record()

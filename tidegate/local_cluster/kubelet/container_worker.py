@@ -101,6 +101,7 @@ class ContainerWorker:
         if not attempt.running():
             self._set_ended(attempt, attempt.exit())
             return
+        self._attempt = attempt
         same = str(known.get("containerID", "")).endswith(f"/{attempt.number}")
         self._set(
             **_running_changes(attempt),
@@ -135,6 +136,8 @@ class ContainerWorker:
         if attempt is None or not attempt.running():
             return
         await self._end(attempt, deadline, hooks=hooks)
+        # Also where `run` does not follow it: the pod was deleted before it was taken over.
+        self._set_ended(attempt, attempt.exit())
 
     def kill(self) -> None:
         """Ends the container at once."""

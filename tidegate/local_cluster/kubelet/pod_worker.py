@@ -34,6 +34,7 @@ from tidegate.local_cluster.kubelet.pod_status import (
     pod_status,
     terminal_status,
 )
+from tidegate.local_cluster.kubelet.runtime import kill_containers
 from tidegate.local_cluster.kubelet.volumes import MEMORY_ROOT, PodVolumes
 
 log = logging.getLogger(__name__)
@@ -267,6 +268,7 @@ class PodWorker:
             await asyncio.sleep(_RETRY_SECONDS)
 
     def _clean_up(self) -> None:
+        kill_containers(self.folder)
         self._volumes.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
         self._node.addresses.release(self._placement.pod_ip)

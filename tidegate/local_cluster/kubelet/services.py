@@ -69,7 +69,7 @@ class ServiceProxies:
         """Opens what is missing, closes what is gone, writes the status of load balancers."""
         wanted: dict[str, tuple[Object, Object]] = {}
         for service in services:
-            if service["spec"].get("type") == "ExternalName":
+            if service["spec"].get("type") == "ExternalName" or not service["spec"].get("selector"):
                 continue
             for port in service["spec"].get("ports", []):
                 if port.get("protocol", "TCP") == "TCP":

@@ -1,0 +1,352 @@
+"""`tidegate up`, `down`, `status`, `logs` and `kubectl`: the local cluster by command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tidegate.cli.errors import CommandError
+from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries, find_binaries
+from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
+from tidegate.local_cluster.deploy import Kubectl, deploy, find_source
+from tidegate.local_cluster.errors import LocalClusterError
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory, cluster_directory
+from tidegate.local_cluster.preflight import missing_for_cluster
+from tidegate.local_cluster.status import cluster_status
+
+Name = Annotated[
+    str, typer.Option("--name", envvar="TIDEGATE_CLUSTER", help="Which local cluster.")
+]
+_console = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What is wrong with a cluster ends the command with one message, not a traceback."""
+    try:
+        yield
+    except LocalClusterError as error:
+        raise CommandError(str(error)) from error
+
+
+def up(
+    name: Name = DEFAULT_CLUSTER,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Use this cluster; start none."),
+    ] = None,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Stop when the node is Ready: apply nothing.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for the quickstart's pools.")
+    ] = 180.0,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(exists=True, dir_okay=False, help="Further image tables (TOML)."),
+    ] = None,
+    volume_refresh: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Seconds until a changed ConfigMap shows in a volume [2]."),
+    ] = None,
+) -> None:
+    """Start a local cluster with Tidegate on it; where one runs already, bring it up to date."""
+    with _told():
+        if kubeconfig is not None:
+            _deploy(_kubectl_of(kubeconfig), wait)
+            _print_next_steps(kubeconfig, [])
+            return
+        options = _kubelet_options(images, volume_refresh)
+        if not bare:
+            find_source()
+        cluster = LocalCluster(name, _binaries(), cache_directory())
+        with cluster.locked(), _removed_when_interrupted(cluster):
+            if cluster.running and options is None:
+                _console.print(f"cluster {name!r} is up already")
+            else:
+                _start(cluster, options)
+            if not bare:
+                _deploy(cluster.kubectl, wait)
+        _print_next_steps(cluster.kubeconfig, cluster_status(cluster)["services"])
+
+
+def down(
+    name: Name = DEFAULT_CLUSTER,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove all it stored, too.")] = False,
+) -> None:
+    """Stop a local cluster: no process and no port is left; with --purge no file either."""
+    with _told():
+        cluster = _existing(name, must_exist=False)
+        if cluster is None:
+            _console.print(f"there is no cluster {name!r}")
+            return
+        with cluster.locked():
+            if purge:
+                cluster.purge()
+            else:
+                cluster.stop()
+        if purge:
+            cluster.remove_lock()
+    _console.print(f"cluster {name!r} is {'removed' if purge else 'down'}")
+
+
+def status(
+    name: Name = DEFAULT_CLUSTER,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show what runs, where Services listen, and the end of the log of what failed.
+
+    Exit code 0 when all is well, 3 when something failed or the cluster is down.
+    """
+    with _told():
+        cluster = _existing(name)
+        assert cluster is not None
+        found = cluster_status(cluster)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _print_status(found)
+    if found["state"] != "up":
+        raise typer.Exit(3)
+
+
+def logs(
+    pod: Annotated[str, typer.Argument(help="Name of the pod.")],
+    container: Annotated[str | None, typer.Option("-c", "--container")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow")] = False,
+    previous: Annotated[bool, typer.Option("-p", "--previous")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("-n", "--namespace", help="Where [wherever the pod is found].")
+    ] = None,
+    name: Name = DEFAULT_CLUSTER,
+) -> None:
+    """Print a pod's log."""
+    with _told():
+        cluster = _existing(name)
+        assert cluster is not None
+    arguments = ["logs", pod, f"--namespace={namespace or _namespace_of(cluster, pod)}"]
+    if container:
+        arguments.append(f"--container={container}")
+    if follow:
+        arguments.append("--follow")
+    if previous:
+        arguments.append("--previous")
+    if tail is not None:
+        arguments.append(f"--tail={tail}")
+    _become_kubectl(cluster, arguments)
+
+
+kubectl = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@kubectl.command(
+    "kubectl",
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "help_option_names": [],
+    },
+)
+def run_kubectl(context: typer.Context) -> None:
+    """Run kubectl on a local cluster: `tidegate kubectl [--name NAME] ARGUMENTS...`."""
+    arguments = list(context.args)
+    name = os.environ.get("TIDEGATE_CLUSTER", DEFAULT_CLUSTER)
+    if arguments and arguments[0] == "--name" and len(arguments) > 1:
+        name, arguments = arguments[1], arguments[2:]
+    elif arguments and arguments[0].startswith("--name="):
+        name = arguments.pop(0).removeprefix("--name=")
+    with _told():
+        cluster = _existing(name)
+    assert cluster is not None
+    _become_kubectl(cluster, arguments)
+
+
+def _binaries() -> Binaries:
+    """The control plane's programs, with all that is missing said at once and a bar while built."""
+    cache = cache_directory()
+    found = find_binaries(cache)
+    if missing := missing_for_cluster(cache, must_build=found is None):
+        raise CommandError("this machine lacks:\n" + "\n".join(f"  - {item}" for item in missing))
+    if found is not None:
+        return found
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=_console) as progress:
+        task = progress.add_task("building the control plane (once)", total=None)
+
+        def show(step: BuildProgress) -> None:
+            progress.update(
+                task, description=step.step, completed=step.done, total=step.total or None
+            )
+
+        return ensure_binaries(cache, show)
+
+
+def _kubelet_options(
+    images: list[Path] | None, volume_refresh: float | None
+) -> KubeletOptions | None:
+    """None when nothing was asked for: then a cluster keeps what it has."""
+    if not images and volume_refresh is None:
+        return None
+    defaults = KubeletOptions()
+    return KubeletOptions(
+        volume_refresh_seconds=volume_refresh or defaults.volume_refresh_seconds,
+        images=tuple(str(path.absolute()) for path in images or ()),
+    )
+
+
+def _start(cluster: LocalCluster, options: KubeletOptions | None) -> None:
+    if options is not None and cluster.exists:
+        cluster.stop_kubelet()  # new settings take a new kubelet
+    with _console.status("starting") as line:
+        cluster.start(options, on_step=line.update)
+    _console.print(f"cluster {cluster.name!r} is up")
+
+
+@contextmanager
+def _removed_when_interrupted(cluster: LocalCluster) -> Iterator[None]:
+    """^C or SIGTERM while a cluster comes up removes what this command started."""
+    new, ran = not cluster.exists, cluster.exists and cluster.running
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if not ran:
+            _console.print("interrupted: stopping what was started")
+            if new:
+                cluster.purge()
+            else:
+                cluster.stop()
+        raise CommandError("interrupted", 130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _deploy(run: Kubectl, wait_seconds: float) -> None:
+    with _console.status("applying") as line:
+        deploy(run, find_source(), _announce(line.update), wait_seconds=wait_seconds)
+
+
+def _announce(update: Callable[[str], None]) -> Callable[[str], None]:
+    """Steps on the status line and, where the output is no terminal, as lines."""
+
+    def say(step: str) -> None:
+        update(step)
+        if not _console.is_terminal:
+            _console.print(step)
+
+    return say
+
+
+def _existing(name: str, *, must_exist: bool = True) -> LocalCluster | None:
+    cache = cache_directory()
+    binaries = find_binaries(cache)
+    exists = (cluster_directory(name, cache) / "cluster.json").exists()
+    if exists:
+        # A cluster can be stopped even after its programs were removed from the cache.
+        return LocalCluster(name, binaries or Binaries(cache / "bin"), cache)
+    if must_exist:
+        raise CommandError(f"there is no cluster {name!r}: `tidegate up` makes one")
+    return None
+
+
+def _kubectl_of(kubeconfig: Path) -> Kubectl:
+    own = find_binaries(cache_directory())
+    program = shutil.which("kubectl") or (own.path("kubectl") if own is not None else None)
+    if program is None:
+        raise CommandError("kubectl is not on PATH")
+
+    def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, f"--kubeconfig={kubeconfig}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+
+    return run
+
+
+def _namespace_of(cluster: LocalCluster, pod: str) -> str:
+    said = cluster.kubectl(
+        "get",
+        "pods",
+        "-A",
+        f"--field-selector=metadata.name={pod}",
+        "-o",
+        "jsonpath={.items[*].metadata.namespace}",
+    )
+    if said.returncode != 0:
+        raise CommandError(said.stderr.strip())
+    namespaces = said.stdout.split()
+    if len(namespaces) != 1:
+        found = f"in {', '.join(namespaces)}: say which with -n" if namespaces else "nowhere"
+        raise CommandError(f"pod {pod!r} is {found}")
+    return namespaces[0]
+
+
+def _become_kubectl(cluster: LocalCluster, arguments: list[str]) -> None:
+    """Replaces this process, so that streams, signals and the exit code are kubectl's own."""
+    program = cluster.binaries.path("kubectl")
+    environment = os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}
+    sys.stdout.flush()
+    os.execve(program, ["kubectl", *arguments], environment)
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    console.print(f"cluster {found['name']}: {found['state']}   KUBECONFIG={found['kubeconfig']}")
+    if found["state"] == "down":
+        return
+    parts = Table("process", "state", "pid", box=None)
+    for item in found["components"]:
+        state = "running" if item["running"] else "[red]not running[/red]"
+        parts.add_row(item["name"], state, str(item["pid"] or ""))
+    pods = Table("pod", "ready", "phase", "restarts", "reason", box=None)
+    for item in found["pods"]:
+        pods.add_row(
+            f"{item['namespace']}/{item['name']}",
+            item["ready"],
+            item["phase"],
+            str(item["restarts"]),
+            item["reason"],
+        )
+    services = Table("service", "port", "type", "listens on", box=None)
+    for item in found["services"]:
+        services.add_row(
+            f"{item['namespace']}/{item['name']}", str(item["port"]), item["type"], item["address"]
+        )
+    for table in (parts, pods, services):
+        if table.row_count:
+            console.print(table)
+    for item in found["failed"]:
+        console.print(f"[red]{item['what']}[/red]: {item['why']}", soft_wrap=True)
+        if item["log"]:
+            console.print(item["log"], markup=False, soft_wrap=True)
+
+
+def _print_next_steps(kubeconfig: Path, services: list[dict[str, Any]]) -> None:
+    typer.echo(f"export KUBECONFIG={kubeconfig}")
+    for item in services:
+        if item["type"] == "LoadBalancer":
+            typer.echo(f"# {item['namespace']}/{item['name']}: http://{item['address']}")
+    typer.echo("kubectl get ttier,tenants.tidegate.io,spool -A")

@@ -1,0 +1,116 @@
+"""What a cluster does, for a person and, as JSON, for a program."""
+
+import json
+from typing import Any
+
+from tidegate.local_cluster.cluster import LocalCluster
+from tidegate.local_cluster.processes import tail
+
+_TAIL_LINES = 10
+
+
+def cluster_status(cluster: LocalCluster) -> dict[str, Any]:
+    """Processes, pods, where Services listen, and for whatever failed the end of its log.
+
+    Raises LocalClusterError when there is no such cluster.
+    """
+    states = cluster.states()
+    components = [
+        {"name": state.name, "running": state.running, "pid": state.pid, "log": str(state.log)}
+        for state in states
+    ]
+    started = [state for state in states if state.pid is not None]
+    failed = [
+        {"what": state.name, "why": "ended by itself", "log": tail(state.log, _TAIL_LINES)}
+        for state in started
+        if not state.running
+    ]
+    # All gone is a cluster that is down; some gone is one that is broken.
+    down = not any(state.running for state in states)
+    listing = [] if down else _list(cluster, "pods")
+    failed = (
+        [] if down else [*failed, *(entry for pod in listing for entry in _failures(cluster, pod))]
+    )
+    return {
+        "name": cluster.name,
+        "state": "down" if down else ("failed" if failed else "up"),
+        "kubeconfig": str(cluster.kubeconfig),
+        "components": components,
+        "pods": [_pod_row(pod) for pod in listing],
+        "services": [] if down else _services(cluster),
+        "failed": failed,
+    }
+
+
+def _list(cluster: LocalCluster, kind: str) -> list[dict[str, Any]]:
+    answer = cluster.kubectl("get", kind, "-A", "-o", "json", "--request-timeout=5s")
+    if answer.returncode != 0:
+        return []
+    items: list[dict[str, Any]] = json.loads(answer.stdout)["items"]
+    return items
+
+
+def _services(cluster: LocalCluster) -> list[dict[str, Any]]:
+    ports = cluster.service_ports()
+    rows = []
+    for service in _list(cluster, "services"):
+        metadata = service["metadata"]
+        for port in service["spec"].get("ports", []):
+            local = ports.get(f"{metadata['namespace']}/{metadata['name']}:{port['port']}")
+            if local is not None:
+                rows.append(
+                    {
+                        "namespace": metadata["namespace"],
+                        "name": metadata["name"],
+                        "type": service["spec"].get("type", "ClusterIP"),
+                        "port": port["port"],
+                        "portName": port.get("name", ""),
+                        "address": f"127.0.0.1:{local}",
+                    }
+                )
+    return rows
+
+
+def _pod_row(pod: dict[str, Any]) -> dict[str, Any]:
+    status = pod.get("status", {})
+    containers = status.get("containerStatuses", [])
+    return {
+        "namespace": pod["metadata"]["namespace"],
+        "name": pod["metadata"]["name"],
+        "phase": status.get("phase", "Pending"),
+        "ready": f"{sum(item['ready'] for item in containers)}/{len(pod['spec']['containers'])}",
+        "restarts": sum(item["restartCount"] for item in containers),
+        "reason": "; ".join(sorted({reason for item in containers if (reason := _why(item))})),
+    }
+
+
+def _why(container: dict[str, Any]) -> str:
+    waiting = container["state"].get("waiting", {})
+    return "" if waiting.get("reason") == "ContainerCreating" else waiting.get("reason", "")
+
+
+def _failures(cluster: LocalCluster, pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Containers that wait after an error, or ended with one."""
+    metadata, status = pod["metadata"], pod.get("status", {})
+    entries = []
+    for item in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+        ended = item["state"].get("terminated", {})
+        waiting = item["state"].get("waiting", {})
+        if waiting.get("reason") in (
+            None,
+            "ContainerCreating",
+            "PodInitializing",
+        ) and not ended.get("exitCode"):
+            continue
+        why = waiting.get("message") or waiting.get("reason") or f"exit code {ended['exitCode']}"
+        said = cluster.kubectl(
+            "logs",
+            f"--namespace={metadata['namespace']}",
+            f"--container={item['name']}",
+            f"--tail={_TAIL_LINES}",
+            metadata["name"],
+        )
+        what = f"{metadata['namespace']}/{metadata['name']}/{item['name']}"
+        log = said.stdout.strip() if said.returncode == 0 else ""
+        entries.append({"what": what, "why": why, "log": log})
+    return entries
