@@ -1,0 +1,52 @@
+"""One cluster for all end-to-end tests, with Tidegate deployed on it as a user would."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.e2e_cluster import Cluster, Scene
+
+from tidegate.local_cluster.binaries import Binaries
+from tidegate.local_cluster.cluster import LocalCluster
+from tidegate.local_cluster.deploy import deploy, find_source
+from tidegate.local_cluster.paths import cache_directory
+
+
+@pytest.fixture(scope="session")
+def local_cluster(control_plane_binaries: Binaries) -> Iterator[LocalCluster]:
+    """A local cluster of this run's own, beside any other; gone with all its files afterwards."""
+    cluster = LocalCluster(
+        f"e2e-{os.getpid()}", control_plane_binaries, cache_directory(), die_with_parent=True
+    )
+    try:
+        cluster.start()
+        deploy(cluster.kubectl, find_source(), lambda step: None, wait_seconds=180)
+        yield cluster
+    finally:
+        cluster.purge()
+        cluster.remove_lock()
+
+
+@pytest.fixture(scope="session")
+def cluster(local_cluster: LocalCluster) -> Cluster:
+    kubectl = local_cluster.binaries.path("kubectl")
+    return Cluster([kubectl, f"--kubeconfig={local_cluster.kubeconfig}"])
+
+
+@pytest.fixture
+def make_scene(cluster: Cluster) -> Iterator[Callable[..., Scene]]:
+    """Brings up a namespace with tiers, tenants and a pool; takes it down after the test."""
+    scenes: list[Scene] = []
+
+    def make(namespace: str, **spec: Any) -> Scene:
+        scene = Scene(cluster, namespace, **spec)
+        scenes.append(scene)
+        scene.up()
+        return scene
+
+    yield make
+    for scene in scenes:
+        scene.down()
