@@ -76,10 +76,8 @@ def _table(schema: Schema, root: str) -> str:
     lines = ["| field | type | bounds | meaning |", "|---|---|---|---|"]
     required = _required_paths(schema, root)
     for path, node in walk(schema, root):
-        if path == root or (path.endswith(("[]", ".*")) and not node.get("description")):
-            continue
-        if path.endswith("[]"):
-            continue  # the list above it says it
+        if path == root or path.endswith(("[]", ".*")):
+            continue  # the heading, or the list above it, says it
         mark = " **required**" if path in required else ""
         default = f" Default: `{json.dumps(node['default'])}`." if _shows_default(node) else ""
         meaning = f"{node.get('description', '')}{default}".replace("|", "\\|")

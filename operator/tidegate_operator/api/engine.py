@@ -110,6 +110,12 @@ class EnvSource(ApiModel):
         "A key of a ConfigMap.", unset="not from a ConfigMap"
     )
 
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.secret_key_ref is None) == (self.config_map_key_ref is None):
+            raise ValueError("needs exactly one of secretKeyRef and configMapKeyRef")
+        return self
+
 
 class EnvVar(ApiModel):
     """One environment variable of the engine's container."""
@@ -145,7 +151,8 @@ class Parallelism(ApiModel):
     """Over how many GPUs of one node an engine is spread."""
 
     tensor: int | None = described(
-        "GPUs that share each layer; the container's nvidia.com/gpu must be at least that.",
+        "GPUs that share each layer. Where resources names no nvidia.com/gpu, as many are asked "
+        "for.",
         unset="1",
         ge=1,
         le=64,
@@ -156,9 +163,12 @@ class EngineSpec(ApiModel):
     """The container that runs vLLM. A change of any field replaces the pods, one by one."""
 
     image: ImageName = described("Image with vLLM, such as vllm/vllm-openai:v0.32.0.")
-    parallelism: Parallelism | None = described("Spread over GPUs.", unset="one GPU, or none")
+    parallelism: Parallelism | None = described(
+        "Spread over GPUs.", unset="as if all its fields were unset"
+    )
     resources: ResourceRequirements | None = described(
-        "Compute resources of the engine's container.", unset="none asked for, so no GPU either"
+        "Compute resources of the engine's container.",
+        unset="as many GPUs as parallelism.tensor names; nothing else",
     )
     args: list[EngineArg] | None = described(
         "Further arguments of `vllm serve`, such as --max-num-seqs=64. Flags that other fields "
@@ -190,7 +200,7 @@ class EngineSpec(ApiModel):
         low="0s",
         high="24h",
         unset=DEFAULT_DRAIN_TIMEOUT,
-        zero="requests in the engine are cut off",
+        zero="what still runs then is cut off",
     )
 
     @property

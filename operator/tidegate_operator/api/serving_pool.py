@@ -220,7 +220,7 @@ class ServingPoolSpec(ApiModel):
 
     model: ModelSpec = described("What is served.")
     tiers: list[PoolTier] | None = described(
-        "Tiers served here; Tenants of others are refused with 403.",
+        "Tiers served here; Tenants of other tiers are not.",
         unset="all tiers, as their TenantTiers have them",
         min_length=1,
         max_length=MAX_TIERS,
@@ -239,7 +239,7 @@ class ServingPoolSpec(ApiModel):
     replicas: int = described(
         "Engine pods. The only default written into the spec, since autoscalers need a number to "
         "begin with: leave it out of Git where one scales the pool.",
-        zero="none; requests get 503",
+        zero="none, so that nothing answers",
         default=1,
         ge=0,
         le=MAX_REPLICAS,

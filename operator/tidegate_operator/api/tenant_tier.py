@@ -39,7 +39,7 @@ class OutputLimits(ApiModel):
         le=MAX_TOKENS,
     )
     max: int | None = described(
-        "Most output tokens that a client may ask for.",
+        "Most output tokens that a client may ask for; more is refused with 400.",
         unset="as many as the model allows",
         ge=1,
         le=MAX_TOKENS,

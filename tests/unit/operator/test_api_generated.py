@@ -5,21 +5,23 @@ from pathlib import Path
 import pytest
 import yaml
 from tidegate_operator.api import fields, generate, schema
+from tidegate_operator.api.conditions import Reason
 from tidegate_operator.api.crd import KINDS, Kind, object_schema
 
 ROOT = Path(__file__).resolve().parents[3]
+FILES = generate.generated_files()
 WITHOUT_BOUND = ["apiVersion", "kind"]  # the API server's own, of every kind
 
 
-@pytest.mark.parametrize("name", generate.generated_files())
+@pytest.mark.parametrize("name", FILES)
 def test_generated_file_is_up_to_date(name: str) -> None:
     path = ROOT / name
     assert path.is_file(), "run scripts/generate"
-    assert path.read_text() == generate.generated_files()[name], "run scripts/generate"
+    assert path.read_text() == FILES[name], "run scripts/generate"
 
 
 def test_no_other_crd_lies_beside_them() -> None:
-    generated = {Path(name).name for name in generate.generated_files() if name.startswith("crds/")}
+    generated = {Path(name).name for name in FILES if name.startswith("crds/")}
     assert {path.name for path in (ROOT / "crds").iterdir()} == generated
 
 
@@ -48,9 +50,9 @@ def test_replicas_is_the_only_default_in_a_spec(kind: Kind) -> None:
     assert defaults == ({"replicas": 1} if kind.name == "ServingPool" else {})
 
 
-@pytest.mark.parametrize("name", [n for n in generate.generated_files() if n.startswith("crds/t")])
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith("crds/t")])
 def test_crd_yaml_has_no_trace_of_json_schema(name: str) -> None:
-    (version,) = yaml.safe_load(generate.generated_files()[name])["spec"]["versions"]
+    (version,) = yaml.safe_load(FILES[name])["spec"]["versions"]
     for path, node in schema.walk(version["schema"]["openAPIV3Schema"]):
         assert not node.keys() & {"$ref", "title", "const", "$defs"}, path
         assert node.get("x-kubernetes-int-or-string") or "anyOf" not in node, path
@@ -95,3 +97,13 @@ def test_unbounded_names_each_kind_of_size() -> None:
         "labels",
         "labels.*",
     ]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_docs_name_every_field_and_every_reason(kind: Kind) -> None:
+    page = FILES["docs/api.md"]
+    for root in ("spec", "status"):
+        for path, _ in schema.walk(object_schema(kind)["properties"][root], root):
+            if path != root and not path.endswith(("[]", ".*")):
+                assert f"| `{path}`" in page, path
+    assert all(f"| `{reason}` | {reason.text} |" in page for reason in Reason)

@@ -57,6 +57,11 @@ def test_metadata_and_status_are_read() -> None:
         ("Tenant", {"apiKeys": [{"name": "k"}]}, "spec.apiKeys[0]"),
         ("ServingPool", {"model": {"name": "m", "source": {}}}, "spec.model.source"),
         ("ServingPool", {"schedulingMode": "Random"}, "spec.schedulingMode"),
+        (
+            "ServingPool",
+            {"engine": {"image": "i", "env": [{"name": "A", "valueFrom": {}}]}},
+            "spec.engine.env[0].valueFrom",
+        ),
     ],
 )
 def test_faults_are_told_by_path_and_without_the_value(
