@@ -71,8 +71,13 @@ def compile_pool(
     *,
     may_share: bool,
     now_seconds: float,
+    seen_generation: int = 0,
 ) -> CompiledPool:
-    """Compile one pool; ``may_share`` lets it serve Tenants of other namespaces."""
+    """Compile one pool; ``may_share`` lets it serve Tenants of other namespaces.
+
+    ``seen_generation`` is the highest that any of its sidecars reported: above the one in the
+    Secrets it means that those were lost, and the next one must be above it.
+    """
     tiers, faults = combine_tiers(pool, judgement, previous)
     served = [
         tenant
@@ -113,7 +118,7 @@ def compile_pool(
             )
         ),
     )
-    generation = _generation(policy, keys, previous, now_seconds)
+    generation = _generation(policy, keys, previous, seen_generation, now_seconds)
     return CompiledPool(
         replace(policy, generation=generation),
         replace(keys, generation=generation),
@@ -175,8 +180,10 @@ def _engine_limits(arguments: Sequence[str]) -> EngineLimits:
     )
 
 
-def _generation(policy: Policy, keys: KeySet, previous: Previous, now_seconds: float) -> int:
-    last = previous.generation
+def _generation(
+    policy: Policy, keys: KeySet, previous: Previous, seen: int, now_seconds: float
+) -> int:
+    last = max(previous.generation, seen)
     if last == 0:
         return int(now_seconds)
     same = replace(policy, generation=last), replace(keys, generation=last)

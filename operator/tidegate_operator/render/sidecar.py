@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tidegate_operator.api.serving_pool import ServingPool
@@ -26,6 +27,7 @@ _DEFAULT_REQUESTS = {"cpu": "500m", "memory": "256Mi"}
 
 def sidecar_container(pool: ServingPool, image: str) -> Json:
     """The container; policy and keys come from the same folder, one file each per shard."""
+    drain_seconds = math.ceil(pool.spec.engine.drain_timeout_seconds)
     resources = resource_requirements(pool.spec.sidecar.resources if pool.spec.sidecar else None)
     return {
         "name": "sidecar",
@@ -38,6 +40,8 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             f"--port={TENANT_PORT}",
             f"--admin-port={ADMIN_PORT}",
             f"--admin-token-file={ADMIN_DIRECTORY}/{ADMIN_TOKEN_FILE}",
+            f"--drain-seconds={drain_seconds}",
+            f"--grace-seconds={drain_seconds}",
         ],
         "env": [
             {

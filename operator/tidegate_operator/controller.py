@@ -1,0 +1,393 @@
+"""The controller: everything that runs while this process leads.
+
+Theory of operation. Watch events only mark what changed and queue keys; workers take keys and
+reconcile; links move policy and figures; the status writer writes. Every ``resync_seconds``, and
+whenever a watch starts anew, all is marked and queued, so whatever was missed, by a watch, by a
+crash, by an outage of the API server, is seen then.
+
+Keys on the queue: a pool, or :data:`JUDGING` for "tiers, tenants, their namespaces or keys": that
+one judges all of them again and queues every pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from tidegate_operator import names
+from tidegate_operator.figures import PoolFigures, pool_figures, pool_status
+from tidegate_operator.judge import Judgement
+from tidegate_operator.kube import (
+    POD_DISRUPTION_BUDGET,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    SERVING_POOL,
+    STATEFUL_SET,
+    TENANT,
+    TENANT_TIER,
+    Json,
+    Kind,
+    Kube,
+    KubeError,
+)
+from tidegate_operator.metrics import Metrics
+from tidegate_operator.pool_state import PodState, pod_state
+from tidegate_operator.reconcile import PoolState, Reconciler, WaitForCollection
+from tidegate_operator.settings import Settings
+from tidegate_operator.sidecars import REQUEST_TIMEOUT_SECONDS, SidecarLink
+from tidegate_operator.status import (
+    Delivered,
+    pool_state_status,
+    tenant_figures,
+    tenant_state_status,
+    tier_figures,
+    tier_state_status,
+)
+from tidegate_operator.status_writer import StatusWriter
+from tidegate_operator.work_queue import WorkQueue
+from tidegate_operator.world import JUDGED, SELECTORS, Key, World
+
+log = logging.getLogger(__name__)
+
+LINK_RESTART_SECONDS = 5.0
+JUDGING: Key = ("", "")
+CHILDREN = (STATEFUL_SET, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET, SECRET)
+"""Kinds of children whose events bring their pool to be looked at."""
+
+
+class _PoolRuntime:
+    """What lives as long as a pool does."""
+
+    def __init__(self, link: SidecarLink) -> None:
+        self.link = link
+        self.task: asyncio.Task[None] | None = None
+        self.state: PoolState | None = None
+        self.figures: PoolFigures | None = None
+        self.seen_generation = 0
+        self.tiers: frozenset[str] = frozenset()
+        self.tenants: frozenset[str] = frozenset()
+
+    def serve(self, state: PoolState | None) -> tuple[frozenset[str], frozenset[str]]:
+        """Take the new state; the tiers and tenants that began or ceased to be served."""
+        compiled = state.compiled if state else None
+        tiers = frozenset(compiled.tier_names if compiled else ())
+        tenants = frozenset(compiled.tenant_names if compiled else ())
+        changed = tiers ^ self.tiers, tenants ^ self.tenants
+        self.state, self.tiers, self.tenants = state, tiers, tenants
+        return changed
+
+
+class Controller:
+    """An async context manager: it works from enter to exit. Belongs to one event loop."""
+
+    def __init__(self, kube: Kube, settings: Settings, metrics: Metrics) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._metrics = metrics
+        self._world = World(kube, settings.namespaces)
+        self._reconciler = Reconciler(kube, self._world, settings, metrics)
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._writer = StatusWriter(
+            kube,
+            self._world,
+            self,
+            metrics,
+            writes_per_second=settings.status_writes_per_second,
+            figures_seconds={
+                SERVING_POOL: settings.pool_figures_seconds,
+                TENANT_TIER: settings.tier_figures_seconds,
+                TENANT: settings.tenant_figures_seconds,
+            },
+        )
+        self._pools: dict[Key, _PoolRuntime] = {}
+        self._seen: dict[tuple[Kind, str], tuple[object, ...]] = {}
+        self._judged: Judgement | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.resynced_at = time.monotonic()
+        """When everything was last looked at, on the monotonic clock."""
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS),
+        )
+        self.resynced_at = time.monotonic()
+        loops = [self._resync_loop(), self._figures_loop(), self._writer.run()]
+        loops += [self._worker() for _ in range(self._settings.workers)]
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._queue.close()
+        tasks = self._tasks + [r.task for r in self._pools.values() if r.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._session:
+            await self._session.close()
+
+    async def failed(self) -> None:
+        """Return by exception when one of the loops ended, which none ever should."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        raise RuntimeError("a loop of the controller ended")
+
+    # --- what changed
+
+    def on_event(self, kind: Kind, type: str | None, obj: Json) -> None:
+        """A watch saw the object; ``type`` is None where it was part of an initial LIST."""
+        if kind in SELECTORS and not self._is_news(kind, type, obj):
+            return
+        metadata = obj["metadata"]
+        if kind in SELECTORS and (kind is not SECRET or _has_keys(metadata)):
+            self._world.mark(kind)
+        if kind in JUDGED and (kind is not SECRET or _has_keys(metadata)):
+            self._queue.put(JUDGING)
+        if kind is SERVING_POOL:
+            self._queue.put((metadata["namespace"], metadata["name"]), now=True)
+        elif pool := (metadata.get("labels") or {}).get(names.POOL_LABEL):
+            self._queue.put((metadata["namespace"], pool))
+
+    def resync(self) -> None:
+        """Mark everything and have it all looked at."""
+        self._world.mark_all()
+        self._queue.put(JUDGING)
+
+    def _is_news(self, kind: Kind, type: str | None, obj: Json) -> bool:
+        """Whether more than its status changed: our own status writes come back as events too."""
+        metadata = obj["metadata"]
+        version: tuple[object, ...] = (
+            metadata["uid"],
+            metadata.get("generation") or metadata["resourceVersion"],
+            metadata.get("deletionTimestamp"),
+        )
+        if kind not in (SERVING_POOL, TENANT, TENANT_TIER):
+            version = (metadata["uid"], metadata["resourceVersion"])
+        key = (kind, f"{metadata.get('namespace', '')}/{metadata['name']}")
+        if type == "DELETED":
+            self._seen.pop(key, None)
+            return True
+        before = self._seen.get(key)
+        self._seen[key] = version
+        return type is None or before != version
+
+    # --- loops
+
+    async def _resync_loop(self) -> None:
+        while True:
+            self.resync()
+            await asyncio.sleep(self._settings.resync_seconds)
+
+    async def _figures_loop(self) -> None:
+        """Mark those whose figures may be written again."""
+        while True:
+            await asyncio.sleep(self._settings.scrape_seconds)
+            active = False
+            for key, runtime in self._pools.items():
+                if runtime.figures is not None:
+                    active = True
+                    self._writer.mark_due(SERVING_POOL, key)
+            if active:
+                for kind in (TENANT_TIER, TENANT):
+                    for key in self._world.objects(kind):
+                        self._writer.mark_due(kind, key)
+
+    async def _worker(self) -> None:
+        while True:
+            key = await self._queue.take()
+            self._metrics.queue_depth.set(len(self._queue))
+            try:
+                with self._metrics.reconcile_seconds.time():
+                    await (self._judge() if key == JUDGING else self._reconcile(key))
+            except (KubeError, WaitForCollection) as error:
+                self._again(key, str(error))
+            except Exception:
+                log.exception("reconciling %s failed", _shown(key))
+                self._again(key, "see above")
+            else:
+                self._metrics.reconciles.labels("ok").inc()
+                state = self._pools[key].state if key in self._pools else None
+                if state and any(f.reason == "ApplyFailed" for f in state.faults):
+                    # Refused objects are tried again, but at the pace of the back-off.
+                    self._queue.failed(key)
+                else:
+                    self._queue.done(key)
+
+    def _again(self, key: Key, why: str) -> None:
+        self._metrics.reconciles.labels("error").inc()
+        delay = self._queue.failed(key)
+        log.warning("%s: again in %.1f s: %s", _shown(key), delay, why)
+
+    # --- work
+
+    async def _judge(self) -> None:
+        """Judge tiers and tenants, and have every pool look at the result."""
+        await self._world.refresh()
+        judgement = self._world.judgement
+        if judgement is not self._judged:
+            self._judged = judgement
+            for kind in (TENANT_TIER, TENANT):
+                for key in self._world.objects(kind):
+                    self._writer.mark(kind, key)
+        pools = self._world.objects(SERVING_POOL)
+        for key in [*pools, *(self._pools.keys() - pools.keys())]:
+            self._queue.put(key)
+        self.resynced_at = time.monotonic()
+        self._metrics.last_resync.set(time.time())
+
+    async def _reconcile(self, key: Key) -> None:
+        runtime = self._pools.get(key)
+        seen = runtime.seen_generation if runtime else 0
+        state = await self._reconciler.reconcile(key, seen)
+        if state is None:
+            self._drop(key)
+            return
+        if runtime is None:
+            runtime = self._pools[key] = self._new_runtime(key)
+        changed = runtime.serve(state)
+        runtime.link.update(self._pods(key), state.delivery)
+        self._writer.mark(SERVING_POOL, key)
+        self._mark_served(*changed)
+
+    def _drop(self, key: Key) -> None:
+        self._queue.forget(key)
+        self._writer.forget(SERVING_POOL, key)
+        if runtime := self._pools.pop(key, None):
+            if runtime.task:
+                runtime.task.cancel()
+            self._mark_served(*runtime.serve(None))
+
+    def _mark_served(self, tiers: Iterable[str], tenants: Iterable[str]) -> None:
+        """Those whose list of pools changed."""
+        for name in tiers:
+            self._writer.mark(TENANT_TIER, ("", name))
+        for name in tenants:
+            namespace, _, short = name.partition("/")
+            self._writer.mark(TENANT, (namespace, short))
+
+    def _new_runtime(self, key: Key) -> _PoolRuntime:
+        assert self._session is not None
+
+        def changed() -> None:
+            runtime.figures = pool_figures(
+                [list(s.readings) for s in runtime.link.sidecars.values()],
+                self._settings.figures_window_seconds,
+            )
+            self._writer.mark(SERVING_POOL, key)
+
+        def outdated(generation: int) -> None:
+            if generation > runtime.seen_generation:
+                runtime.seen_generation = generation
+                self._queue.put(key, now=True)
+
+        runtime = _PoolRuntime(
+            SidecarLink(
+                "/".join(key),
+                self._session,
+                self._metrics,
+                scrape_seconds=self._settings.scrape_seconds,
+                window_seconds=self._settings.figures_window_seconds,
+                changed=changed,
+                outdated=outdated,
+            )
+        )
+        runtime.task = asyncio.create_task(_kept_running(runtime.link))
+        return runtime
+
+    def _pods(self, key: Key) -> list[PodState]:
+        return [pod_state(pod, time.time()) for pod in self._world.pods_of(key)]
+
+    # --- status (StatusSource)
+
+    def state(self, kind: Kind, key: Key, obj: Json) -> Json | None:
+        """The part of a status that is written at once."""
+        old = obj.get("status") or {}
+        generation = obj["metadata"]["generation"]
+        if kind is SERVING_POOL:
+            return self._pool_state(key, old)
+        if self._judged is None:
+            return None
+        now = time.time()
+        if kind is TENANT_TIER:
+            tier = self._judged.tiers.get(key[1])
+            if tier is None:
+                return None
+            pools = sorted("/".join(k) for k, r in self._pools.items() if key[1] in r.tiers)
+            claims = (tenant.claim for tenant in self._judged.tenants.values())
+            tenants = sum(claim is not None and claim.tier == key[1] for claim in claims)
+            return tier_state_status(old, tier, generation, pools, tenants, now)
+        name = "/".join(key)
+        tenant = self._judged.tenants.get(name)
+        if tenant is None:
+            return None
+        pools = sorted("/".join(k) for k, r in self._pools.items() if name in r.tenants)
+        return tenant_state_status(old, tenant, generation, pools, now)
+
+    def figures(self, kind: Kind, key: Key) -> Json | None:
+        """The part of a status that is written at intervals."""
+        if kind is SERVING_POOL:
+            runtime = self._pools.get(key)
+            if runtime is None or runtime.figures is None or runtime.state is None:
+                return None
+            compiled = runtime.state.compiled
+            return pool_status(runtime.figures, compiled.tier_names if compiled else ())
+        pools = {"/".join(k): r.figures for k, r in self._pools.items() if r.figures is not None}
+        if not pools:
+            return None
+        if kind is TENANT_TIER:
+            return tier_figures(key[1], pools)
+        return tenant_figures("/".join(key), pools)
+
+    def _pool_state(self, key: Key, old: Json) -> Json | None:
+        runtime = self._pools.get(key)
+        if runtime is None or runtime.state is None:
+            return None
+        link = runtime.link
+        behind = link.behind
+        since = link.pending_since
+        delivered = Delivered(
+            ready=sum(s.pod.ready for s in link.sidecars.values()),
+            behind=tuple(s.pod.name for s in behind),
+            refusals=tuple(f"pod {s.pod.name}: {s.refusal}" for s in behind if s.refusal),
+            pending_seconds=time.monotonic() - since if since is not None else 0.0,
+        )
+        return pool_state_status(
+            old,
+            runtime.state,
+            self._pods(key),
+            delivered,
+            self._settings.sidecar_image,
+            time.time(),
+        )
+
+
+def _has_keys(metadata: Json) -> bool:
+    return names.API_KEYS_LABEL in (metadata.get("labels") or {})
+
+
+def _shown(key: Key) -> str:
+    return "tiers and tenants" if key == JUDGING else "pool " + "/".join(key)
+
+
+async def _kept_running(link: SidecarLink) -> None:
+    """A link's loop that fails is logged and begun anew: no pool is silently left alone."""
+    while True:
+        try:
+            await link.run()
+        except Exception:
+            log.exception("the link to the sidecars of pool %s failed", link.pool)
+        await asyncio.sleep(LINK_RESTART_SECONDS)

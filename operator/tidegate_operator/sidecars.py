@@ -1,0 +1,241 @@
+"""The operator's line to the sidecars of one pool: policy out, figures back.
+
+Theory of operation. A link knows the pods that can be reached (by their Pod objects: an address and
+not terminating; not only ready ones, since a sidecar that is about to get ready must not start to
+serve by an old file) and the bundle that all of them should run. One loop brings them there: a
+sidecar that is not known to run the bundle's generation gets it, at once after a change and then
+with a back-off of its own, so one dead pod delays nobody. Every round also reads ``/status``, and
+what a sidecar says of its generation there is believed over what was posted: a restarted one that
+runs an old file is found by the next reading.
+
+The link only moves data; it writes nothing to the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from tidegate.scheduling.contracts import ContractError, SidecarStatus, loads
+from tidegate_operator.figures import Reading
+from tidegate_operator.metrics import Metrics
+from tidegate_operator.names import ADMIN_PORT
+from tidegate_operator.pool_state import PodState
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_SECONDS = 5.0
+RETRY_BASE_SECONDS = 0.2
+RETRY_HIGHEST_SECONDS = 10.0
+CONCURRENT_REQUESTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What every sidecar of the pool should run."""
+
+    generation: int
+    bundle: bytes
+    token: str
+
+
+@dataclass(slots=True)
+class Sidecar:
+    """One sidecar, as the operator knows it."""
+
+    pod: PodState
+    generation: int | None = None
+    """Unset: not known."""
+    refusal: str | None = None
+    """Why it does not take the newest policy, in its own words."""
+    failures: int = 0
+    not_before: float = 0.0
+    readings: deque[Reading] = field(default_factory=deque)
+
+
+class SidecarLink:
+    """The sidecars of one pool; ``run`` is its loop."""
+
+    def __init__(
+        self,
+        pool: str,
+        session: aiohttp.ClientSession,
+        metrics: Metrics,
+        *,
+        scrape_seconds: float,
+        window_seconds: float,
+        changed: Callable[[], None],
+        outdated: Callable[[int], None],
+    ) -> None:
+        """``changed`` is called when there is something new to write into a status; ``outdated``
+        when a sidecar runs a higher generation than was delivered."""
+        self.pool = pool
+        self.sidecars: dict[str, Sidecar] = {}
+        self.delivery: Delivery | None = None
+        self.pending_since: float | None = None
+        """On the monotonic clock: since when a ready sidecar lacks the newest policy."""
+        self._session = session
+        self._metrics = metrics
+        self._scrape_seconds = scrape_seconds
+        self._window_seconds = window_seconds
+        self._changed = changed
+        self._outdated = outdated
+        self._wake = asyncio.Event()
+        self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
+        self._next_scrape = 0.0
+
+    def update(self, pods: Sequence[PodState], delivery: Delivery | None) -> None:
+        """Set who is there and what they should run; the loop acts on it at once."""
+        reachable = {pod.uid: pod for pod in pods if pod.ip and not pod.terminating}
+        before = {uid: (s.pod.ip, s.pod.ready) for uid, s in self.sidecars.items()}
+        for uid in self.sidecars.keys() - reachable.keys():
+            del self.sidecars[uid]
+        for uid, pod in reachable.items():
+            sidecar = self.sidecars.setdefault(uid, Sidecar(pod))
+            if sidecar.pod.ip != pod.ip:
+                sidecar = self.sidecars[uid] = Sidecar(pod)
+            sidecar.pod = pod
+        now = {uid: (s.pod.ip, s.pod.ready) for uid, s in self.sidecars.items()}
+        if delivery != self.delivery or now != before:
+            for sidecar in self.sidecars.values():
+                sidecar.not_before = 0.0
+            self.delivery = delivery
+            self._wake.set()
+
+    @property
+    def behind(self) -> list[Sidecar]:
+        """Ready sidecars that are not known to run the newest policy."""
+        if self.delivery is None:
+            return []
+        wanted = self.delivery.generation
+        return [s for s in self.sidecars.values() if s.pod.ready and s.generation != wanted]
+
+    async def run(self) -> None:
+        """Deliver and read, until cancelled."""
+        while True:
+            await self._round()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._idle_seconds()):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def _round(self) -> None:
+        now = time.monotonic()
+        due = now >= self._next_scrape
+        if due:
+            self._next_scrape = now + self._scrape_seconds
+        await asyncio.gather(
+            *(self._visit(sidecar, now, scrape=due) for sidecar in list(self.sidecars.values()))
+        )
+        was = self.pending_since
+        self.pending_since = (was or now) if self.behind else None
+        if due or was != self.pending_since:
+            self._changed()
+
+    def _idle_seconds(self) -> float:
+        now = time.monotonic()
+        ends = [self._next_scrape]
+        ends += [s.not_before for s in self.sidecars.values() if self._needs(s)]
+        return max(0.01, min(ends) - now)
+
+    def _needs(self, sidecar: Sidecar) -> bool:
+        return self.delivery is not None and sidecar.generation != self.delivery.generation
+
+    async def _visit(self, sidecar: Sidecar, now: float, *, scrape: bool) -> None:
+        """One sidecar in one round; never raises."""
+        delivery = self.delivery
+        if delivery is None:
+            return
+        async with self._slots:
+            if self._needs(sidecar) and now >= sidecar.not_before:
+                await self._try(sidecar, self._deliver(sidecar, delivery))
+            if scrape:
+                await self._try(sidecar, self._read(sidecar, delivery))
+
+    async def _try(self, sidecar: Sidecar, request: Coroutine[None, None, None]) -> None:
+        try:
+            await request
+            sidecar.failures = 0
+        except (aiohttp.ClientError, TimeoutError, OSError, ContractError, _Refused) as error:
+            self._failed(sidecar, error)
+
+    def _failed(self, sidecar: Sidecar, error: Exception) -> None:
+        delay = min(RETRY_HIGHEST_SECONDS, RETRY_BASE_SECONDS * 2.0 ** min(sidecar.failures, 20))
+        sidecar.failures += 1
+        sidecar.not_before = time.monotonic() + delay
+        self._metrics.sidecar_failures.inc()
+        # A pod that is still starting has no port yet, which is nothing to report.
+        level = logging.WARNING if sidecar.pod.ready else logging.DEBUG
+        log.log(
+            level,
+            "pool %s, pod %s: %s: %s",
+            self.pool,
+            sidecar.pod.name,
+            type(error).__name__,
+            error,
+        )
+
+    async def _deliver(self, sidecar: Sidecar, delivery: Delivery) -> None:
+        async with self._session.put(
+            f"{_address(sidecar)}/policy",
+            data=delivery.bundle,
+            headers=_headers(delivery) | {"Content-Type": "application/json"},
+        ) as response:
+            text = await response.text()
+            if response.status == 200:
+                sidecar.generation, sidecar.refusal = delivery.generation, None
+                self._metrics.pushes.inc()
+                return
+            sidecar.refusal = f"{response.status} {text[:300]}"
+            raise _Refused(f"it refuses the policy: {sidecar.refusal}")
+
+    async def _read(self, sidecar: Sidecar, delivery: Delivery) -> None:
+        async with self._session.get(
+            f"{_address(sidecar)}/status", headers=_headers(delivery)
+        ) as response:
+            body = await response.read()
+            if response.status == 503:
+                sidecar.generation = None
+                self._wake.set()
+                return
+            if response.status != 200:
+                raise _Refused(f"GET /status: {response.status}")
+        status = loads(SidecarStatus, body, "status")
+        self._note(sidecar, status, delivery)
+
+    def _note(self, sidecar: Sidecar, status: SidecarStatus, delivery: Delivery) -> None:
+        now = time.monotonic()
+        sidecar.readings.append(Reading(now, time.time(), status))
+        # One reading older than the window stays, as what to count from.
+        while (
+            len(sidecar.readings) > 1
+            and now - sidecar.readings[1].at_seconds >= self._window_seconds
+        ):
+            sidecar.readings.popleft()
+        if self.delivery is not delivery:
+            return
+        if sidecar.generation != status.policy_generation:
+            sidecar.generation = status.policy_generation
+            self._wake.set()
+        if status.policy_generation > delivery.generation:
+            self._outdated(status.policy_generation)
+
+
+class _Refused(Exception):
+    """An answer that is not what was asked for."""
+
+
+def _address(sidecar: Sidecar) -> str:
+    host = sidecar.pod.ip or ""
+    return f"http://[{host}]:{ADMIN_PORT}" if ":" in host else f"http://{host}:{ADMIN_PORT}"
+
+
+def _headers(delivery: Delivery) -> dict[str, str]:
+    return {"Authorization": f"Bearer {delivery.token}"}

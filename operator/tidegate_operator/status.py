@@ -1,0 +1,211 @@
+"""The status of each kind, put together from what was found and what was measured. Pure.
+
+Two parts, because they are written at different times: the *state* (conditions and what goes with
+them) at once when it changes, the *figures* (load, shares, quantiles) at intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate_operator import names
+from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
+from tidegate_operator.api.status import MAX_POOLS
+from tidegate_operator.conditions import merge_conditions
+from tidegate_operator.figures import Figures, PoolFigures, merged, percent, worst_pool
+from tidegate_operator.findings import Finding, joined
+from tidegate_operator.judge import TenantVerdict, TierVerdict
+from tidegate_operator.pool_state import PodState, readiness, rollout
+from tidegate_operator.reconcile import PoolState
+
+Json = dict[str, Any]
+
+PATIENCE_SECONDS = 5.0
+"""A policy that is under way for less is no news."""
+
+_LOAD = ("queued", "running", "ttft", "queueWait", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """How far the newest policy got."""
+
+    ready: int
+    """Ready sidecars."""
+    behind: tuple[str, ...] = ()
+    """Names of ready pods that do not run it yet."""
+    refusals: tuple[str, ...] = ()
+    pending_seconds: float = 0.0
+
+
+def pool_state_status(
+    old: Json,
+    state: PoolState,
+    pods: Sequence[PodState],
+    delivered: Delivered,
+    operator_sidecar_image: str,
+    now_seconds: float,
+) -> Json:
+    """What changes at once in ``ServingPool.status``."""
+    conditions = old.get("conditions") or []
+    findings = [*state.findings]
+    status: Json = {"observedGeneration": state.generation}
+    if state.pool is not None:
+        tenants = len(state.compiled.tenant_names) if state.compiled else 0
+        living = [pod for pod in pods if not pod.terminating]
+        findings += readiness(
+            state.pool.spec.replicas, pods, rollout(state.stateful_set), state.faults, tenants
+        )
+        findings += _policy_applied(state, delivered, conditions)
+        findings += _upgrade(state, operator_sidecar_image)
+        status |= {
+            "replicas": len(living),
+            "readyReplicas": sum(pod.ready for pod in living),
+            "selector": ",".join(
+                f"{key}={value}" for key, value in names.engine_selector(state.key[1]).items()
+            ),
+            "addresses": addresses(state),
+        }
+        if state.delivery and delivered.ready and not delivered.behind:
+            status["policyGeneration"] = state.delivery.generation
+    else:
+        text = joined(fault.message for fault in state.faults)
+        findings.append(Finding(ConditionType.READY, ConditionStatus.FALSE, Reason.INVALID, text))
+    status["conditions"] = merge_conditions(conditions, findings, state.generation, now_seconds)
+    return status
+
+
+def addresses(state: PoolState) -> list[str]:
+    """Base URLs of the pool's Service: within the cluster, and outside where it has one."""
+    if state.service is None:
+        return []
+    namespace, name = state.key
+    found = [f"http://{name}.{namespace}.svc:{names.TENANT_PORT}"]
+    balancer = (state.service.get("status") or {}).get("loadBalancer") or {}
+    for ingress in balancer.get("ingress") or ():
+        host = ingress.get("hostname") or ingress.get("ip")
+        ports = [entry["port"] for entry in ingress.get("ports") or ()] or [names.TENANT_PORT]
+        if host:
+            found += [f"http://{host}:{port}" for port in ports]
+    return found[:16]
+
+
+def tenant_state_status(
+    old: Json, verdict: TenantVerdict, generation: int, pools: Sequence[str], now_seconds: float
+) -> Json:
+    """What changes at once in ``Tenant.status``; ``pools`` are those that serve it."""
+    ready = _tenant_ready(verdict, pools)
+    return {
+        "observedGeneration": generation,
+        "pools": list(pools[:MAX_POOLS]),
+        "conditions": merge_conditions(
+            old.get("conditions") or [], [*verdict.findings, ready], generation, now_seconds
+        ),
+    }
+
+
+def tier_state_status(
+    old: Json,
+    verdict: TierVerdict,
+    generation: int,
+    pools: Sequence[str],
+    tenants: int,
+    now_seconds: float,
+) -> Json:
+    """What changes at once in ``TenantTier.status``."""
+    faulty = next((f for f in verdict.findings if f.status is ConditionStatus.FALSE), None)
+    if faulty:
+        ready = Finding(ConditionType.READY, ConditionStatus.FALSE, faulty.reason, faulty.message)
+    else:
+        text = f"{tenants} tenants, served by {len(pools)} pools"
+        ready = Finding(ConditionType.READY, ConditionStatus.TRUE, Reason.READY, text)
+    return {
+        "observedGeneration": generation,
+        "pools": list(pools[:MAX_POOLS]),
+        "tenants": tenants,
+        "conditions": merge_conditions(
+            old.get("conditions") or [], [*verdict.findings, ready], generation, now_seconds
+        ),
+    }
+
+
+def tenant_figures(name: str, pools: Mapping[str, PoolFigures]) -> Json:
+    """Load of one tenant over all pools that know it."""
+    parts = [pool.tenants[name] for pool in pools.values() if name in pool.tenants]
+    if not parts:
+        return dict.fromkeys((*_LOAD, "sharePercent", "refusedSummary", "lastRefusal"))
+    whole = sum(pool.service_tokens for pool in pools.values() if name in pool.tenants)
+    total = merged(parts)
+    return total.load() | {
+        "sharePercent": percent(total.service_tokens, whole),
+        "refusedSummary": total.refused_summary(),
+        "lastRefusal": total.last_refusal_status(),
+    }
+
+
+def tier_figures(name: str, pools: Mapping[str, PoolFigures]) -> Json:
+    """Load of one tier over all pools that serve it."""
+    parts: dict[str, Figures] = {
+        pool: figures.tiers[name] for pool, figures in pools.items() if name in figures.tiers
+    }
+    if not parts:
+        return dict.fromkeys((*_LOAD, "worstPool"))
+    return merged(parts.values()).load() | {"worstPool": worst_pool(parts)}
+
+
+def _tenant_ready(verdict: TenantVerdict, pools: Sequence[str]) -> Finding:
+    kind = ConditionType.READY
+    faulty = [f for f in verdict.findings if f.status is ConditionStatus.FALSE]
+    if faulty:
+        text = joined(f.message for f in faulty)
+        if pools:
+            text = joined([text, f"meanwhile it is served by {', '.join(pools)} as it was"])
+        return Finding(kind, ConditionStatus.FALSE, faulty[0].reason, text)
+    if verdict.stop is not None and verdict.stop != "None":
+        text = f"spec.stop is {verdict.stop}; set it to None to serve"
+        return Finding(kind, ConditionStatus.UNKNOWN, Reason.HELD, text)
+    if not pools:
+        text = (
+            "No ServingPool serves this namespace in this tier; create one here, or let one "
+            "select the namespace"
+        )
+        return Finding(kind, ConditionStatus.UNKNOWN, Reason.NO_POOL, text)
+    return Finding(kind, ConditionStatus.TRUE, Reason.READY, joined(["Served by", *pools][:12]))
+
+
+def _policy_applied(state: PoolState, delivered: Delivered, old: Sequence[Json]) -> list[Finding]:
+    kind = ConditionType.POLICY_APPLIED
+    if state.delivery is None:
+        return []
+    if delivered.refusals:
+        text = joined(delivered.refusals)
+        return [Finding(kind, ConditionStatus.FALSE, Reason.POLICY_REFUSED, text)]
+    if delivered.ready and not delivered.behind:
+        text = "All ready sidecars run the newest policy"
+        return [Finding(kind, ConditionStatus.TRUE, Reason.POLICY_APPLIED, text)]
+    before = next((condition for condition in old if condition["type"] == kind), None)
+    if before and delivered.ready and delivered.pending_seconds < PATIENCE_SECONDS:
+        status, reason = (
+            ConditionStatus(before["status"]),
+            next(known for known in Reason if known == before["reason"]),
+        )
+        return [Finding(kind, status, reason, before["message"])]
+    text = joined(delivered.behind) or "no sidecar is ready"
+    return [Finding(kind, ConditionStatus.UNKNOWN, Reason.POLICY_PENDING, f"Waiting for: {text}")]
+
+
+def _upgrade(state: PoolState, operator_image: str) -> list[Finding]:
+    pinned = state.pool is not None and state.pool.spec.sidecar and state.pool.spec.sidecar.image
+    if pinned or not state.sidecar_image or state.sidecar_image == operator_image:
+        return []
+    text = (
+        f"The pool runs {state.sidecar_image}; set spec.sidecar.image to {operator_image} to take "
+        "the operator's version, which replaces the pods one by one"
+    )
+    return [
+        Finding(
+            ConditionType.UPGRADE_AVAILABLE, ConditionStatus.TRUE, Reason.UPGRADE_AVAILABLE, text
+        )
+    ]

@@ -1,0 +1,151 @@
+"""Who gets a status write, and when.
+
+Theory of operation. An object whose state may have changed is marked; the writer works out what its
+status should be now, and writes only what differs. Figures come along when their interval has
+passed, or when there is something to write anyway. All writes of the operator go through here, one
+after the other, at most so many a second: pools before tiers before tenants, so that a storm of
+Tenants delays no pool's news. A write that failed is tried again after a pause, with what holds
+then. No change: no write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from tidegate_operator.json_merge import merge_patch, without_nulls
+from tidegate_operator.kube import (
+    SERVING_POOL,
+    TENANT,
+    TENANT_TIER,
+    Conflict,
+    Invalid,
+    Json,
+    Kind,
+    Kube,
+    KubeError,
+)
+from tidegate_operator.metrics import Metrics
+from tidegate_operator.world import Key, World
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 2.0
+_ORDER = (SERVING_POOL, TENANT_TIER, TENANT)
+
+
+class StatusSource(Protocol):
+    """Says what the status of an object should be."""
+
+    def state(self, kind: Kind, key: Key, obj: Json) -> Json | None:
+        """The part written at once; None: not known yet, so nothing is written."""
+
+    def figures(self, kind: Kind, key: Key) -> Json | None:
+        """The part written at intervals; None: nothing was measured yet."""
+
+
+class StatusWriter:
+    """Writes the status of all three kinds; ``run`` is its loop."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        world: World,
+        source: StatusSource,
+        metrics: Metrics,
+        *,
+        writes_per_second: float,
+        figures_seconds: Mapping[Kind, float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._world = world
+        self._source = source
+        self._metrics = metrics
+        self._pause = 1.0 / writes_per_second
+        self._figures_seconds = figures_seconds
+        self._clock = clock
+        self._marked: dict[Kind, dict[Key, None]] = {kind: {} for kind in _ORDER}
+        self._figures_due: dict[tuple[Kind, Key], float] = {}
+        self._wake = asyncio.Event()
+        self._free_at = 0.0
+
+    def mark(self, kind: Kind, key: Key) -> None:
+        """The object's status may have to change."""
+        self._marked[kind][key] = None
+        self._wake.set()
+
+    def mark_due(self, kind: Kind, key: Key) -> None:
+        """Mark it if its figures may be written again."""
+        if self._clock() >= self._figures_due.get((kind, key), 0.0):
+            self.mark(kind, key)
+
+    def forget(self, kind: Kind, key: Key) -> None:
+        """The object is gone."""
+        self._marked[kind].pop(key, None)
+        self._figures_due.pop((kind, key), None)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            marked = self._next()
+            if marked is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            kind, key = marked
+            await asyncio.sleep(0)  # working out thousands of statuses must not stop the others
+            try:
+                await self._write(kind, key)
+            except KubeError as error:
+                log.warning("status of %s %s: %s", kind.name, "/".join(key), error)
+                self.mark(kind, key)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _next(self) -> tuple[Kind, Key] | None:
+        for kind in _ORDER:
+            if self._marked[kind]:
+                key = next(iter(self._marked[kind]))
+                del self._marked[kind][key]
+                return kind, key
+        return None
+
+    async def _write(self, kind: Kind, key: Key) -> None:
+        obj = self._world.objects(kind).get(key)
+        if obj is None or obj["metadata"].get("deletionTimestamp"):
+            self.forget(kind, key)
+            return
+        state = self._source.state(kind, key, obj)
+        if state is None:
+            return
+        live = obj.get("status") or {}
+        patch = merge_patch({name: live[name] for name in state if name in live}, state)
+        patch |= self._figures_patch(kind, key, live, due=bool(patch))
+        if not patch:
+            return
+        await asyncio.sleep(max(0.0, self._free_at - self._clock()))
+        self._free_at = self._clock() + self._pause
+        try:
+            written = await self._kube.patch_status(kind, obj, patch)
+        except (Conflict, Invalid) as error:
+            # Another object by that name, or a CRD of another version: the next LIST tells.
+            log.warning("status of %s %s: %s", kind.name, "/".join(key), error)
+            self._world.mark(kind)
+            return
+        self._metrics.status_writes.labels(kind.name).inc()
+        if written is not None:
+            self._world.put(kind, written)
+
+    def _figures_patch(self, kind: Kind, key: Key, live: Json, *, due: bool) -> Json:
+        now = self._clock()
+        if not due and now < self._figures_due.get((kind, key), 0.0):
+            return {}
+        figures = self._source.figures(kind, key)
+        if figures is None:
+            return {}
+        self._figures_due[kind, key] = now + self._figures_seconds[kind]
+        present = {name: live[name] for name in figures if name in live}
+        return merge_patch(present, without_nulls(figures))

@@ -1,0 +1,164 @@
+"""What is, by LIST: the one truth that reconciling reads.
+
+Theory of operation. Someone (a watch event, a resync) says that a kind changed; the next
+``refresh`` lists the kinds so marked, and replaces all that was known of them, so an object that
+was deleted unseen is gone then. A kind is listed again only after a pause proportional to how long
+its last LIST took: under a storm of changes listing costs a bounded part of one core, however many
+objects there are. A mark set while a LIST is under way stays set, for that LIST may be older.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from tidegate_operator import names
+from tidegate_operator.judge import Judgement, judge
+from tidegate_operator.kube import (
+    NAMESPACE,
+    POD,
+    SECRET,
+    SERVING_POOL,
+    TENANT,
+    TENANT_TIER,
+    Json,
+    Kind,
+    Kube,
+    KubeError,
+)
+
+Key = tuple[str, str]
+"""Namespace ("" for cluster-wide kinds) and name."""
+
+SELECTORS: dict[Kind, str] = {
+    TENANT_TIER: "",
+    TENANT: "",
+    SERVING_POOL: "",
+    NAMESPACE: "",
+    SECRET: names.API_KEYS_LABEL,
+    POD: f"{names.COMPONENT_LABEL}={names.ENGINE},{names.POOL_LABEL}",
+}
+"""The kinds that are listed whole, and the label selector of each."""
+
+JUDGED = (TENANT_TIER, TENANT, NAMESPACE, SECRET)
+"""Kinds that decide what tenants get."""
+
+PAUSE_FACTOR = 4.0
+SHORTEST_PAUSE_SECONDS = 0.05
+
+
+class World:
+    """The newest known objects of the kinds above."""
+
+    def __init__(self, kube: Kube, namespaces: Sequence[str]) -> None:
+        self._kube = kube
+        self._namespaces = tuple(namespaces)
+        self._objects: dict[Kind, dict[Key, Json]] = {kind: {} for kind in SELECTORS}
+        self._dirty: set[Kind] = set(SELECTORS)
+        self._not_before = dict.fromkeys(SELECTORS, 0.0)
+        self._lock = asyncio.Lock()
+        self._judgement: Judgement | None = None
+
+    def mark(self, kind: Kind) -> None:
+        """Objects of this kind may have changed."""
+        self._dirty.add(kind)
+
+    def mark_all(self) -> None:
+        """Nothing that is known may be trusted."""
+        self._dirty.update(SELECTORS)
+
+    def objects(self, kind: Kind) -> dict[Key, Json]:
+        """All objects of the kind as of the last refresh."""
+        return self._objects[kind]
+
+    def put(self, kind: Kind, obj: Json) -> None:
+        """The object as a write of ours left it."""
+        key = key_of(obj)
+        if key in self._objects[kind]:
+            self._objects[kind][key] = _slim(obj)
+
+    def pods_of(self, pool: Key) -> list[Json]:
+        """The engine pods of a pool, by name."""
+        namespace, name = pool
+        return [
+            pod
+            for key, pod in sorted(self._objects[POD].items())
+            if key[0] == namespace and pod["metadata"]["labels"][names.POOL_LABEL] == name
+        ]
+
+    async def refresh(self) -> None:
+        """List what is marked; raises what the client raises, with the marks kept."""
+        async with self._lock:
+            if not self._dirty:
+                return
+            pause = max(self._not_before[kind] for kind in self._dirty) - time.monotonic()
+            if pause > 0:
+                await asyncio.sleep(pause)
+            due, self._dirty = self._dirty, set()
+            done: set[Kind] = set()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for kind in due:
+                        group.create_task(self._list(kind, done))
+            except* KubeError as errors:
+                raise errors.exceptions[0] from None
+            finally:
+                self._dirty |= due - done
+
+    @property
+    def judgement(self) -> Judgement:
+        """Tiers and tenants of the last refresh, judged."""
+        if self._judgement is None:
+            self._judgement = judge(
+                self._objects[TENANT_TIER].values(),
+                self._objects[TENANT].values(),
+                {
+                    name: obj["metadata"].get("labels") or {}
+                    for (_, name), obj in self._objects[NAMESPACE].items()
+                },
+                {key: obj.get("data") or {} for key, obj in self._objects[SECRET].items()},
+            )
+        return self._judgement
+
+    async def _list(self, kind: Kind, done: set[Kind]) -> None:
+        started = time.monotonic()
+        selector = SELECTORS[kind] or None
+        if kind.namespaced and self._namespaces:
+            items = []
+            for namespace in self._namespaces:
+                items += await self._kube.list(kind, namespace, selector)
+        else:
+            items = await self._kube.list(kind, None, selector)
+        before, self._objects[kind] = (
+            self._objects[kind],
+            {key_of(item): _slim(item) for item in items},
+        )
+        if kind in JUDGED and _versions(before) != _versions(self._objects[kind]):
+            self._judgement = None
+        ended = time.monotonic()
+        pause = max(SHORTEST_PAUSE_SECONDS, PAUSE_FACTOR * (ended - started))
+        self._not_before[kind] = ended + pause
+        done.add(kind)
+
+
+def key_of(obj: Json) -> Key:
+    """The object's namespace and name."""
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _slim(obj: Json) -> Json:
+    obj["metadata"].pop("managedFields", None)
+    return obj
+
+
+def _versions(objects: dict[Key, Json]) -> dict[Key, tuple[str, str, str]]:
+    """What changes when an object is changed otherwise than in its status."""
+    return {
+        key: (
+            obj["metadata"]["uid"],
+            str(obj["metadata"].get("generation") or obj["metadata"]["resourceVersion"]),
+            str(obj["metadata"].get("deletionTimestamp")),
+        )
+        for key, obj in objects.items()
+    }
