@@ -3,13 +3,14 @@
 A stream's chunks go to the transport straight from the engine loop, one write per step and
 answer: no task wakes per token. A client that reads slowly is never waited for; its tokens pile up
 as one bigger delta, as vLLM's output collector does. The HTTP handler sends the headers before it
-submits, waits for ``done`` and writes what is left.
+submits, ``wait``s and writes what is left.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from tidegate.simulator.fake_engine.errors import EngineStoppedError
 from tidegate.simulator.fake_engine.sequence import Sequence
 from tidegate.simulator.fake_engine.text import WORDS_BYTES, token_index
 from tidegate.simulator.fake_engine.wire import DONE, AnswerHead, usage
@@ -22,19 +23,31 @@ class CollectedAnswer:
 
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended = 0
+        self._stopped = False
 
     def on_token(self, sequence: Sequence) -> None:
         """Nothing: the model counts."""
 
     def on_finished(self, sequence: Sequence) -> None:
         self._ended += 1
-        if self._ended == len(self.sequences) and not self.done.done():
-            self.done.set_result(None)
+        if self._ended == len(self.sequences) and not self._done.done():
+            self._done.set_result(None)
 
     def flush(self) -> None:
         """Nothing to send before the end."""
+
+    def on_engine_stopped(self) -> None:
+        if not self._done.done():
+            self._stopped = True
+            self._done.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait for the last sequence. EngineStoppedError: the engine ended first."""
+        await self._done
+        if self._stopped:
+            raise EngineStoppedError
 
     def prompt_tokens(self, choices: int) -> int:
         """Prompt tokens of all prompts; ``choices`` sequences share one."""
@@ -104,7 +117,7 @@ class StreamedAnswer(CollectedAnswer):
         self._pending.clear()
 
     def remainder(self, choices: int, *, include_usage: bool) -> bytes:
-        """All that is still to be sent once ``done``, unframed."""
+        """All that is still to be sent after ``wait``, unframed."""
         self._chunked = False
         for sequence in self.sequences:
             if sequence.delivered_tokens < sequence.request.output_tokens:

@@ -65,7 +65,9 @@ def _integer(body: Mapping[str, Any], name: str, minimum: int, maximum: int = 2*
         return None
     if not minimum <= value <= maximum:
         limit = f"at least {minimum}" if value < minimum else f"at most {maximum}"
-        raise ApiError(400, f"{name} must be {limit}, got {value}.", name)
+        raise ApiError(
+            400, f"{name} must be {limit}, got {value}. (parameter={name}, value={value})", name
+        )
     return int(value)
 
 

@@ -22,13 +22,13 @@ from tidegate.simulator.fake_engine.bodies import (
     parse_completion,
     parse_embedding,
 )
-from tidegate.simulator.fake_engine.errors import ApiError
+from tidegate.simulator.fake_engine.errors import ApiError, EngineStoppedError
 from tidegate.simulator.fake_engine.loop import EngineLoop
 from tidegate.simulator.fake_engine.metrics import EngineMetrics
 from tidegate.simulator.fake_engine.options import Options
 from tidegate.simulator.fake_engine.sequence import Sequence
 from tidegate.simulator.fake_engine.text import Prompt, embedding, generated_text, mix
-from tidegate.simulator.fake_engine.wire import AnswerHead, usage
+from tidegate.simulator.fake_engine.wire import DONE, AnswerHead, usage
 
 VLLM_VERSION = "0.32.0"
 Body = TypeVar("Body")
@@ -44,7 +44,7 @@ class Handlers:
         self._started = int(time.time())
         self._sequences = 0
         self.draining = False
-        self.open_transports: set[asyncio.BaseTransport] = set()
+        self.open_answers = 0
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -91,7 +91,22 @@ class Handlers:
                         "root": self._options.model,
                         "parent": None,
                         "max_model_len": self._options.max_model_len,
-                        "permission": [],
+                        "permission": [
+                            {
+                                "id": f"modelperm-{name}",
+                                "object": "model_permission",
+                                "created": self._started,
+                                "allow_create_engine": False,
+                                "allow_sampling": True,
+                                "allow_logprobs": True,
+                                "allow_search_indices": False,
+                                "allow_view": True,
+                                "allow_fine_tuning": False,
+                                "organization": "*",
+                                "group": None,
+                                "is_blocking": False,
+                            }
+                        ],
                     }
                     for name in self._options.served_names
                 ],
@@ -110,7 +125,7 @@ class Handlers:
         body = await self._body(request, parse_embedding)
         self._check_model(body.model)
         for prompt in body.prompts:
-            self._check_length(prompt.tokens, 0)
+            self._check_prompt(prompt.tokens)
         answer = CollectedAnswer()
         request_id = f"embd-{_base_id(request)}"
         priority = _priority(request, body.priority)
@@ -127,7 +142,7 @@ class Handlers:
             answer.sequences.append(
                 Sequence(engine_request, answer, key, index, "stop", _x_request_id(request), {})
             )
-        await self._run(answer, request)
+        await self._run(answer)
         return self._embedding_response(request_id, body, answer)
 
     def _embedding_response(
@@ -164,23 +179,40 @@ class Handlers:
         return parse(body)
 
     def _check_model(self, model: str | None) -> None:
-        if model is not None and model not in self._options.served_names:
-            raise ApiError(404, f"The model `{model}` does not exist.", "model")
+        names = self._options.served_names
+        if model is not None and model not in names:
+            aliases = ", ".join(names)
+            raise ApiError(
+                404, f"The model `{model}` does not exist. Valid aliases: {aliases}.", "model"
+            )
 
-    def _check_length(self, prompt_tokens: int, output_tokens: int) -> None:
+    def _check_prompt(self, prompt_tokens: int) -> None:
         limit = self._options.max_model_len
-        # A prompt that fills the context leaves no room to generate; an embedding needs none.
-        if prompt_tokens + output_tokens <= limit:
-            return
-        raise ApiError(
-            400,
-            f"This model's maximum context length is {limit} tokens. However, you requested "
-            f"{output_tokens} output tokens and your prompt contains at least {prompt_tokens} "
-            f"input tokens, for a total of at least {prompt_tokens + output_tokens} tokens. "
-            "Please reduce the length of the input prompt or the number of requested output "
-            f"tokens. (parameter=input_tokens, value={prompt_tokens})",
-            "input_tokens",
-        )
+        if prompt_tokens > limit:
+            raise ApiError(
+                400,
+                f"This model's maximum context length is {limit} tokens. However, your prompt "
+                f"contains {prompt_tokens} input tokens, which exceeds this limit even without any "
+                "output tokens. Please reduce the length of the input prompt. "
+                f"(parameter=input_tokens, value={prompt_tokens})",
+                "input_tokens",
+            )
+
+    def _output_limit(self, prompt_tokens: int, max_tokens: int | None) -> int:
+        """vLLM shortens ``max_tokens`` to what the context leaves."""
+        limit = self._options.max_model_len
+        if max_tokens is not None and max_tokens > limit:
+            raise ApiError(
+                400,
+                f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}. Please "
+                f"request fewer output tokens. (parameter=max_tokens, value={max_tokens})",
+                "max_tokens",
+            )
+        self._check_prompt(prompt_tokens)
+        room = limit - prompt_tokens
+        if room < 1:
+            raise ApiError(400, "max_tokens must be at least 1, got 0.", "max_tokens")
+        return room if max_tokens is None else min(max_tokens, room)
 
     def _hashes(self, prompt: Prompt, salt: str) -> tuple[list[int], int]:
         return prompt.hashes(self._options.engine.block_size, salt, self._options.seed)
@@ -190,7 +222,7 @@ class Handlers:
     ) -> web.StreamResponse:
         self._check_model(body.model)
         for prompt in body.prompts:
-            self._check_length(prompt.tokens, body.max_tokens or 1)
+            self._output_limit(prompt.tokens, body.max_tokens)
         head = AnswerHead(
             answer_id=f"{'chatcmpl' if chat else 'cmpl'}-{_base_id(request)}",
             created=int(time.time()),
@@ -201,7 +233,7 @@ class Handlers:
             return await self._stream(request, body, head)
         answer = CollectedAnswer()
         self._fill(answer, request, body, head)
-        await self._run(answer, request)
+        await self._run(answer)
         choices = [head.choice(sequence, body.logprobs) for sequence in answer.sequences]
         totals = usage(answer.prompt_tokens(body.choices), answer.completion_tokens())
         return web.Response(body=head.whole(choices, totals), content_type="application/json")
@@ -225,8 +257,12 @@ class Handlers:
             top_logprobs=body.logprobs,
         )
         self._fill(answer, request, body, head)
-        await self._run(answer, request)
-        await response.write(answer.remainder(body.choices, include_usage=body.include_usage))
+        try:
+            await self._run(answer)
+        except EngineStoppedError as error:
+            await response.write(error.event() + DONE)
+        else:
+            await response.write(answer.remainder(body.choices, include_usage=body.include_usage))
         await response.write_eof()
         return response
 
@@ -268,7 +304,7 @@ class Handlers:
         self, key: int, prompt_tokens: int, body: GenerateBody
     ) -> tuple[int, str, str | None, int | None]:
         """How a sequence will end: tokens, finish reason, stop string, length of its text."""
-        limit = body.max_tokens or self._options.max_model_len - prompt_tokens
+        limit = self._output_limit(prompt_tokens, body.max_tokens)
         target, reason = limit, "length"
         if not (body.ignore_eos or self._options.always_ignore_eos):
             natural = max(self._options.output_lengths.draw(key), body.min_tokens)
@@ -284,20 +320,17 @@ class Handlers:
         token_chars = len(text) // target
         return -(-(position + len(stop)) // token_chars), "stop", stop, position
 
-    async def _run(self, answer: CollectedAnswer, request: web.Request) -> None:
+    async def _run(self, answer: CollectedAnswer) -> None:
         """Submit all sequences and wait; whatever happens, none is left in the engine."""
-        transport = request.transport
-        if transport is None:
-            raise ConnectionResetError("the client left")
-        self.open_transports.add(transport)
+        self.open_answers += 1
         self.idle.clear()
         try:
             for sequence in answer.sequences:
                 self._loop.submit(sequence)
-            await answer.done
+            await answer.wait()
         finally:
-            self.open_transports.discard(transport)
-            if not self.open_transports:
+            self.open_answers -= 1
+            if not self.open_answers:
                 self.idle.set()
             for sequence in answer.sequences:
                 self._loop.abort(sequence, "disconnect")

@@ -57,10 +57,11 @@ class EngineLoop:
         self._metrics.observe_end(sequence.request, "abort", now)
         self._log.ended(sequence, now, self.engine.totals.steps, reason)
 
-    def abort_all(self, reason: str) -> None:
-        """End every sequence."""
+    def stop(self) -> None:
+        """End every sequence and tell its receiver."""
         for sequence in list(self._live.values()):
-            self.abort(sequence, reason)
+            self.abort(sequence, "shutdown")
+            sequence.receiver.on_engine_stopped()
 
     async def run(self) -> None:
         """Step for ever; cancel to stop."""

@@ -34,7 +34,7 @@ _LATENCY = (
     480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-_REASONS = ("stop", "length", "abort")
+_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 class Histogram:

@@ -1,9 +1,10 @@
-"""Command line: ``vllm serve``'s, as far as a deployment uses it, and the fake's own.
+"""Command line: ``vllm serve``'s of vLLM 0.32, as far as a deployment uses it, and the fake's own.
 
-Flags that shape scheduling, limits or serving work as in vLLM. Flags in ``IGNORED`` are accepted
-and have no effect: they choose how a real engine loads or computes. Any other flag is an error
-that names it. The fake's own flags start with ``--fake-``; each may come from the environment as
-``TIDEGATE_FAKE_<NAME>`` instead (the flag wins).
+Flags that shape scheduling, limits or serving work as in vLLM. Those in ``IGNORED_*`` are accepted
+and have no effect: they choose how a real engine loads or computes, while how fast the fake is
+comes from its calibration alone. Any other flag is an error that names it, as is one that vLLM
+0.32 no longer has. The fake's own flags start with ``--fake-``; each may come from the environment
+as ``TIDEGATE_FAKE_<NAME>`` instead (the flag wins).
 """
 
 from __future__ import annotations
@@ -19,22 +20,26 @@ from tidegate.simulator.engine_model.engine import NULL_BLOCKS
 from tidegate.simulator.fake_engine.text import OutputLengths
 
 IGNORED_WITH_VALUE = (
-    "--dtype", "--revision", "--code-revision", "--tokenizer", "--tokenizer-revision",
-    "--tokenizer-mode", "--download-dir", "--load-format", "--quantization", "--kv-cache-dtype",
-    "--pipeline-parallel-size", "--distributed-executor-backend", "--swap-space", "--seed",
-    "--generation-config", "--override-generation-config", "--chat-template", "--config-format",
-    "--compilation-config", "--additional-config", "--uvicorn-log-level", "--root-path",
-    "--kv-cache-memory-bytes", "--max-log-len", "--model-loader-extra-config", "--hf-overrides",
-    "--cpu-offload-gb", "--max-seq-len-to-capture", "--chat-template-content-format",
-    "--scheduler-cls", "--convert", "--pooler-config", "--data-parallel-size", "--hf-token",
-    "--disable-access-log-for-endpoints",
+    "--additional-config", "--attention-backend", "--chat-template",
+    "--chat-template-content-format", "--code-revision", "--compilation-config", "--config-format",
+    "--convert", "--cpu-offload-gb", "--data-parallel-size",
+    "--disable-access-log-for-endpoints", "--distributed-executor-backend", "--download-dir",
+    "--dtype", "--generation-config", "--gpu-memory-utilization", "--hf-overrides", "--hf-token",
+    "--kv-cache-dtype", "--kv-cache-memory-bytes", "--load-format", "--logprobs-mode",
+    "--max-log-len", "--max-logprobs", "--model-impl", "--model-loader-extra-config",
+    "--optimization-level", "--otlp-traces-endpoint", "--override-generation-config",
+    "--performance-mode", "--pipeline-parallel-size", "--pooler-config",
+    "--prefix-caching-hash-algo", "--quantization", "--reasoning-parser", "--revision",
+    "--root-path", "--scheduler-cls", "--seed", "--tensor-parallel-size", "--tokenizer",
+    "--tokenizer-mode", "--tokenizer-revision", "--tool-call-parser", "--uvicorn-log-level",
 )  # fmt: skip
 IGNORED_SWITCHES = (
-    "--enforce-eager", "--trust-remote-code", "--disable-log-requests", "--enable-log-requests",
-    "--no-enable-log-requests", "--disable-log-stats", "--disable-uvicorn-access-log",
-    "--disable-custom-all-reduce", "--enable-chunked-prefill", "--async-scheduling",
-    "--no-async-scheduling", "--disable-fastapi-docs", "--enable-server-load-tracking",
+    "--async-scheduling", "--disable-custom-all-reduce", "--disable-fastapi-docs",
+    "--disable-log-stats", "--disable-uvicorn-access-log", "--enable-auto-tool-choice",
+    "--enable-chunked-prefill", "--enable-log-requests", "--enable-server-load-tracking",
+    "--enforce-eager", "--no-async-scheduling", "--no-enable-log-requests", "--trust-remote-code",
 )  # fmt: skip
+_SHORT_NAMES = {"--tensor-parallel-size": "-tp", "--quantization": "-q"}
 _DEFAULT_MAX_MODEL_LEN = 32_768
 _ENVIRONMENT = "TIDEGATE_FAKE_"
 
@@ -70,8 +75,6 @@ def _add_vllm_flags(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=8000)
     add("--uds", metavar="PATH", help="Unix socket to listen on; host and port are then ignored")
     add("--max-model-len", type=int, metavar="TOKENS")
-    add("--tensor-parallel-size", "-tp", type=int, default=1)
-    add("--gpu-memory-utilization", type=float, default=0.9)
     add("--max-num-seqs", type=int, default=256)
     add("--max-num-batched-tokens", type=int, default=8192)
     add("--long-prefill-token-threshold", type=int, default=0)
@@ -79,12 +82,12 @@ def _add_vllm_flags(parser: argparse.ArgumentParser) -> None:
     add("--block-size", type=int, default=16)
     add("--scheduling-policy", choices=[p.value for p in SchedulingPolicy], default="fcfs")
     add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
-    add("--shutdown-timeout", type=float, default=0.0, metavar="SECONDS")
+    add("--shutdown-timeout", type=int, default=0, metavar="SECONDS")
     add("--runner", choices=["auto", "generate", "pooling"], default="auto")
-    add("--task", choices=["auto", "generate", "embed", "embedding"], default="auto")
-    ignored = parser.add_argument_group("vLLM flags without effect here")
+    ignored = parser.add_argument_group("without effect here")
     for flag in IGNORED_WITH_VALUE:
-        ignored.add_argument(flag, help=argparse.SUPPRESS)
+        names = [flag, _SHORT_NAMES[flag]] if flag in _SHORT_NAMES else [flag]
+        ignored.add_argument(*names, help=argparse.SUPPRESS)
     for flag in IGNORED_SWITCHES:
         ignored.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
 
@@ -195,7 +198,7 @@ def _options(args: argparse.Namespace) -> Options:
         host=args.host,
         port=args.port,
         uds=args.uds,
-        embed=args.runner == "pooling" or args.task in ("embed", "embedding"),
+        embed=args.runner == "pooling",
         max_model_len=max_model_len,
         shutdown_timeout_seconds=args.shutdown_timeout,
         engine=config,

@@ -25,6 +25,9 @@ class Receiver(Protocol):
     def flush(self) -> None:
         """The step's tokens are complete."""
 
+    def on_engine_stopped(self) -> None:
+        """The engine ends and will not finish the sequences."""
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:

@@ -1,8 +1,8 @@
 """Starting and stopping a fake engine.
 
-Shutdown is vLLM's: without ``--shutdown-timeout`` SIGTERM ends everything at once, open answers
-are cut off in the middle; with it, new work is refused with 503 and running work may end within
-that time, then the rest is cut off.
+Shutdown is vLLM 0.32's, as seen on the wire. Without ``--shutdown-timeout`` SIGTERM ends all work
+at once: an open stream says an error event (code 500) and then ``[DONE]`` in good order, an answer
+not streamed is a 500. With it, what runs may end within that time, and the rest ends like that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from tidegate.simulator.engine_model import Engine
-from tidegate.simulator.fake_engine.errors import ApiError, error_response
+from tidegate.simulator.fake_engine.errors import ApiError
 from tidegate.simulator.fake_engine.handlers import Handlers
 from tidegate.simulator.fake_engine.loop import EngineLoop
 from tidegate.simulator.fake_engine.metrics import EngineMetrics
@@ -37,11 +37,11 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ApiError as error:
         return error.response()
     except web.HTTPException as error:
-        return error_response(error.status, error.reason)
+        return web.json_response({"detail": error.reason}, status=error.status)
 
 
 class FakeEngine:
-    """One engine in this process. ``async with``: starts, and on exit cuts off what runs."""
+    """One engine in this process. ``async with``: starts, and on exit aborts what runs."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -71,7 +71,7 @@ class FakeEngine:
     @property
     def open_answers(self) -> int:
         """HTTP requests that wait for tokens."""
-        return 0 if self._handlers is None else len(self._handlers.open_transports)
+        return 0 if self._handlers is None else self._handlers.open_answers
 
     @property
     def stepping(self) -> asyncio.Task[None]:
@@ -117,7 +117,7 @@ class FakeEngine:
             self.port = runner.addresses[0][1]
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
-        """Let running work end for up to ``drain_seconds``, then cut off the rest and close."""
+        """Let running work end for up to ``drain_seconds``, then abort the rest and close."""
         if self._runner is None or self._loop is None or self._handlers is None:
             return
         self._handlers.draining = True
@@ -127,10 +127,7 @@ class FakeEngine:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_seconds):
                     await self._handlers.idle.wait()
-        self._loop.abort_all("shutdown")
-        for transport in list(self._handlers.open_transports):
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
+        self._loop.stop()
         self.stepping.cancel()
         await asyncio.wait({self.stepping})
         await self._runner.cleanup()

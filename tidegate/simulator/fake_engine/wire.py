@@ -14,6 +14,7 @@ import orjson
 from tidegate.simulator.fake_engine.sequence import Sequence
 
 DONE = b"data: [DONE]\n\n"
+SYSTEM_FINGERPRINT = "fake-engine"
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
@@ -22,7 +23,6 @@ def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "completion_tokens": completion_tokens,
-        "prompt_tokens_details": None,
     }
 
 
@@ -48,7 +48,8 @@ class AnswerHead:
     def usage_chunk(self, prompt_tokens: int, completion_tokens: int) -> bytes:
         """The last chunk of ``include_usage``: no choices."""
         tail = orjson.dumps(usage(prompt_tokens, completion_tokens))
-        return self.chunk_start() + b'],"usage":' + tail + b"}\n\n"
+        end = b',"system_fingerprint":"%b"}\n\n' % SYSTEM_FINGERPRINT.encode()
+        return self.chunk_start() + b'],"usage":' + tail + end
 
     def role_chunk(self, choice: int) -> bytes:
         """Chat only: the first chunk of a choice."""
@@ -71,14 +72,14 @@ class AnswerHead:
         usage: dict[str, Any] | None,
     ) -> bytes:
         """A chunk with text, written out in full."""
-        content = {"delta": {"content": text}} if self.chat else {"text": text}
-        body = {
-            "index": choice,
-            **content,
-            "logprobs": logprobs,
-            "finish_reason": finish_reason,
-            "stop_reason": stop_reason,
-        }
+        body: dict[str, Any] = {"index": choice}
+        body |= {"delta": {"content": text}} if self.chat else {"text": text}
+        body |= {"logprobs": logprobs, "finish_reason": finish_reason}
+        if finish_reason is not None or not self.chat:
+            body["stop_reason"] = stop_reason
+        if not self.chat:
+            body["prompt_token_ids"] = None
+        body["token_ids"] = None
         tail = b"]}\n\n" if usage is None else b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
         return self.chunk_start() + orjson.dumps(body) + tail
 
@@ -86,8 +87,10 @@ class AnswerHead:
         """A text chunk without usage, logprobs or end, before and after its text."""
         key = b'"delta":{"content":"' if self.chat else b'"text":"'
         before = self.chunk_start() + b'{"index":%d,' % choice + key
-        after = b'"}' if self.chat else b'"'
-        return before, after + b',"logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n'
+        after = b'"' + (b"}" if self.chat else b"") + b',"logprobs":null,"finish_reason":null'
+        if not self.chat:
+            after += b',"stop_reason":null,"prompt_token_ids":null'
+        return before, after + b',"token_ids":null}]}\n\n'
 
     def whole(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> bytes:
         """The body of an answer that is not streamed."""
@@ -99,10 +102,15 @@ class AnswerHead:
                 "model": self.model,
                 "choices": choices,
                 "service_tier": None,
-                "system_fingerprint": None,
-                "usage": usage,
-                "prompt_logprobs": None,
+                "system_fingerprint": SYSTEM_FINGERPRINT,
+                "usage": {
+                    **usage,
+                    "prompt_tokens_details": None,
+                    "completion_tokens_details": None,
+                },
                 "kv_transfer_params": None,
+                "ec_transfer_params": None,
+                "metrics": None,
             }
         )
 
@@ -119,7 +127,6 @@ class AnswerHead:
                     "annotations": None,
                     "audio": None,
                     "function_call": None,
-                    "tool_calls": [],
                     "reasoning": None,
                 }
             }
@@ -131,6 +138,8 @@ class AnswerHead:
             "logprobs": self.logprobs(sequence, 0, tokens, top_logprobs),
             "finish_reason": sequence.finish_reason,
             "stop_reason": sequence.stop_reason,
+            "token_ids": None,
+            "routed_experts": None,
         }
 
     def logprobs(
