@@ -25,8 +25,6 @@ from tidegate_sidecar.sse import event_data, split_events, usage_of
 JOIN_MIN_OUTPUT_TOKENS = 17
 """Shorter answers are over within a few steps: their end tells the gate as much as their start."""
 
-_CHOICE_KEYS = {"index", "delta", "text", "logprobs", "finish_reason"}
-
 
 class JoinError(Exception):
     """The stream is not one of chunks, or the engine reported an error in it."""
@@ -45,93 +43,128 @@ def joinable(body: Body) -> bool:
 
 
 class Joiner:
-    """Collects the chunks of one stream."""
+    """Collects a stream's bytes while it runs, and makes one answer of them at its end.
+
+    What must be known before, the number of events, is counted in the bytes; parsing waits for
+    the end, where it is one pass.
+    """
 
     def __init__(self, *, chat: bool) -> None:
         self._chat = chat
-        self._held = b""
+        self._pieces: list[bytes] = []
         self._envelope: dict[str, Any] = {}
-        self._choices: dict[int, dict[str, Any]] = {}
+        self._choices: dict[int, _Choice] = {}
         self.events = 0
         self.usage: Usage | None = None
-        self.done = False
         self.size_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Take in bytes of the stream; :class:`JoinError` when it is none of chunks."""
+        """Take in bytes of the stream."""
+        self._pieces.append(chunk)
         self.size_bytes += len(chunk)
-        events, self._held = split_events(self._held + chunk)
-        for event in events:
+        self.events += chunk.count(b"data:")
+
+    def answer(self) -> bytes:
+        """The joined body, as JSON; :class:`JoinError` when the stream was not a whole one."""
+        done = False
+        for event in split_events(b"".join(self._pieces)):
             data = event_data(event)
             if data == b"[DONE]":
-                self.done = True
+                done = True
             elif data:
                 self._take(data)
+        if not done:
+            raise JoinError("the stream ended before its end")
+        answer = dict(self._envelope)
+        answer["object"] = "chat.completion" if self._chat else "text_completion"
+        answer["choices"] = [self._choices[index].whole() for index in sorted(self._choices)]
+        answer["usage"] = answer.pop("usage", None)
+        return orjson.dumps(answer)
 
     def _take(self, data: bytes) -> None:
         try:
             chunk = orjson.loads(data)
         except orjson.JSONDecodeError:
             raise JoinError("a chunk is not JSON") from None
-        choices = chunk.get("choices") if isinstance(chunk, dict) else None
+        choices = chunk.pop("choices", None) if isinstance(chunk, dict) else None
         if not isinstance(choices, list):
             raise JoinError("the engine reported an error")
-        self.events += 1
-        self.usage = usage_of(chunk) or self.usage
-        for key, value in chunk.items():
-            if key != "choices" and (value is not None or key not in self._envelope):
-                self._envelope[key] = value
-        for choice in choices:
-            self._merge_choice(choice)
+        if chunk.get("usage") is not None:
+            self.usage = usage_of(chunk) or self.usage
+        if chunk != self._envelope:
+            for key, value in chunk.items():
+                if value is not None or key not in self._envelope:
+                    self._envelope[key] = value
+        for delta in choices:
+            choice = self._choices.get(delta["index"])
+            if choice is None:
+                choice = self._choices[delta["index"]] = _Choice(delta["index"], chat=self._chat)
+            choice.add(delta)
 
-    def _merge_choice(self, chunk: dict[str, Any]) -> None:
-        choice = self._choices.setdefault(chunk["index"], {"index": chunk["index"]})
+
+class _Choice:
+    """One choice while its deltas come."""
+
+    def __init__(self, index: int, *, chat: bool) -> None:
+        self._chat = chat
+        self._members: dict[str, Any] = {"index": index, "logprobs": None, "finish_reason": None}
+        self._message: dict[str, Any] = {"role": "assistant", "content": None} if chat else {}
+        self._strings: dict[str, list[str]] = {}
+        """Concatenated at the end: adding up as they come costs the square of the length."""
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Merge one delta."""
+        for key, value in chunk.items():
+            if value is None or key == "index":
+                self._members.setdefault(key, None)
+            elif key == "delta" and self._chat:
+                self._merge_message(value)
+            elif key == "text" and not self._chat:
+                self._strings.setdefault("text", []).append(value)
+            elif key == "logprobs":
+                self._members[key] = _merge_logprobs(self._members[key], value)
+            else:
+                self._members[key] = value
+
+    def _merge_message(self, delta: dict[str, Any]) -> None:
+        for key, value in delta.items():
+            if isinstance(value, str) and key != "role":
+                self._strings.setdefault(key, []).append(value)
+            elif value is None:
+                self._message.setdefault(key, None)
+            elif key == "tool_calls":
+                calls = self._message.get(key) or []
+                self._message[key] = calls
+                for call in value:
+                    _merge_tool_call(calls, call)
+            elif key == "function_call":
+                self._message[key] = self._message.get(key) or {}
+                _merge_strings(self._message[key], value)
+            elif isinstance(value, list):
+                self._message[key] = (self._message.get(key) or []) + value
+            else:
+                self._message[key] = value
+
+    def whole(self) -> dict[str, Any]:
+        """The choice as an answer has it."""
+        strings = {key: "".join(parts) for key, parts in self._strings.items()}
+        whole: dict[str, Any] = {"index": self._members.pop("index")}
         if self._chat:
-            message = choice.setdefault("message", {"role": "assistant", "content": None})
-            _merge_delta(message, chunk.get("delta") or {})
+            message = {**self._message, **strings}
+            calls = message.get("tool_calls")
+            if calls and not message["content"]:
+                message["content"] = None
+            for call in calls or ():
+                call.pop("index", None)
+            whole["message"] = message
         else:
-            choice["text"] = choice.get("text", "") + (chunk.get("text") or "")
-        choice["logprobs"] = _merge_logprobs(choice.get("logprobs"), chunk.get("logprobs"))
-        finish_reason = chunk.get("finish_reason")
-        choice["finish_reason"] = finish_reason or choice.get("finish_reason")
-        for key, value in chunk.items():
-            if key not in _CHOICE_KEYS and (value is not None or key not in choice):
-                choice[key] = value
-
-    def answer(self) -> bytes:
-        """The joined body, as JSON."""
-        answer = dict(self._envelope)
-        answer["object"] = "chat.completion" if self._chat else "text_completion"
-        answer["choices"] = [self._choices[index] for index in sorted(self._choices)]
-        for choice in answer["choices"]:
-            _strip_indices(choice.get("message", {}))
-        answer["usage"] = answer.pop("usage", None)
-        return orjson.dumps(answer)
+            whole["text"] = strings.get("text", "")
+        return {**whole, **self._members}
 
 
 def new_joiner(body: Body) -> Joiner:
     """The joiner for a body's endpoint."""
     return Joiner(chat=body.endpoint is CHAT)
-
-
-def _merge_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
-    for key, value in delta.items():
-        if value is None:
-            message.setdefault(key, None)
-        elif key == "tool_calls":
-            calls = message.get("tool_calls") or []
-            message["tool_calls"] = calls
-            for call in value:
-                _merge_tool_call(calls, call)
-        elif key == "function_call":
-            message[key] = message.get(key) or {}
-            _merge_strings(message[key], value)
-        elif isinstance(value, str) and key != "role":
-            message[key] = (message.get(key) or "") + value
-        elif isinstance(value, list):
-            message[key] = (message.get(key) or []) + value
-        else:
-            message[key] = value
 
 
 def _merge_tool_call(calls: list[dict[str, Any]], delta: dict[str, Any]) -> None:
@@ -167,8 +200,3 @@ def _merge_logprobs(known: Any, delta: Any) -> Any:
         elif value is not None:
             merged[key] = value
     return merged
-
-
-def _strip_indices(message: dict[str, Any]) -> None:
-    for call in message.get("tool_calls") or []:
-        call.pop("index", None)

@@ -50,7 +50,7 @@ async def relay_stream(
     while True:
         try:
             data = await exchange.read()
-            passed = events.feed(inflater.feed(data)) if data else b""
+            passed = events.feed(inflater.feed(data)) if data else events.finish()
         except (EngineBroken, zlib.error):
             error = ApiError(Outcome.ENGINE_FAILED)
             break
@@ -122,13 +122,12 @@ async def relay_joined(exchange: Exchange, ticket: Ticket, joiner: Joiner) -> we
                 seen = joiner.events
             if joiner.size_bytes > MAX_ANSWER_BYTES:
                 raise EngineBroken("the answer is too large")
-        if not joiner.done:
-            raise EngineBroken("the stream ended without its end")
+        answer = joiner.answer()
     except (EngineBroken, JoinError, zlib.error):
         ticket.usage = joiner.usage
         raise ApiError(Outcome.ENGINE_FAILED) from None
     ticket.complete(joiner.usage)
-    return json_response(joiner.answer(), ticket.request.id)
+    return json_response(answer, ticket.request.id)
 
 
 async def relay_whole(exchange: Exchange, ticket: Ticket) -> web.Response:

@@ -20,7 +20,9 @@ import orjson
 
 from tidegate.scheduling.request import Usage
 
-_BOUNDARY = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_BOUNDARY = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r(?=.))", re.DOTALL)
+"""A blank line. A last ``\\r`` may be half of a ``\\r\\n``: it waits for the byte after it."""
+_MARKER = re.compile(rb'"usage"|"error"|\[DONE\]')
 MAX_HELD_BYTES = 1 << 20
 """An event larger than this passes on unparsed."""
 
@@ -43,24 +45,57 @@ class EventStream:
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes to pass on."""
-        if (
-            not self._held
-            and chunk.endswith(b"\n\n")
-            and b'"usage"' not in chunk
-            and b"[DONE]" not in chunk
-            and b'"error"' not in chunk
-            and b"\r" not in chunk
-        ):
-            self.events += chunk.count(b"\n\n")
-            return chunk
-        return self._feed_slowly(self._held + chunk)
+        data = self._held + chunk if self._held else chunk
+        if b"\r" in data:
+            return self._feed_any_line_end(data)
+        boundary = data.rfind(b"\n\n")
+        end = 0 if boundary < 0 else boundary + 2
+        self._held = data[end:]
+        if self._held:
+            data = data[:end]
+            if len(self._held) > MAX_HELD_BYTES:
+                return data + self.rest()
+        if _MARKER.search(data) is None:
+            if self.events or b"data:" in data:
+                self.events += data.count(b"\n\n")
+            return data
+        return self._feed_marked(data)
+
+    def finish(self) -> bytes:
+        """The stream has ended: the last bytes to pass on.
+
+        What is left of an event that never ended is no event to any client, and is dropped.
+        """
+        held = self.rest()
+        return held if held.endswith(b"\r\r") and self._passes(held) else b""
 
     def rest(self) -> bytes:
-        """What is held back of an event that never ended; it is no event to any client."""
+        """Take out what is held back of an unfinished event."""
         held, self._held = self._held, b""
         return held
 
-    def _feed_slowly(self, data: bytes) -> bytes:
+    def _feed_marked(self, data: bytes) -> bytes:
+        """Whole events, of which only those with a marker are looked at."""
+        passed: list[bytes] = []
+        position = 0
+        for match in _MARKER.finditer(data):
+            if match.start() < position:
+                continue
+            before = data.rfind(b"\n\n", position, match.start())
+            start = position if before < 0 else before + 2
+            end = data.index(b"\n\n", match.start()) + 2
+            if start > position:
+                passed.append(data[position:start])
+                self.events += data.count(b"\n\n", position, start)
+            event = data[start:end]
+            if self._passes(event):
+                passed.append(event)
+            position = end
+        passed.append(data[position:])
+        self.events += data.count(b"\n\n", position)
+        return b"".join(passed)
+
+    def _feed_any_line_end(self, data: bytes) -> bytes:
         passed: list[bytes] = []
         start = 0
         for match in _BOUNDARY.finditer(data):
@@ -74,7 +109,7 @@ class EventStream:
         return b"".join(passed)
 
     def _passes(self, event: bytes) -> bool:
-        if b'"usage"' not in event and b"[DONE]" not in event and b'"error"' not in event:
+        if _MARKER.search(event) is None:
             self.events += 1
             return True
         data = event_data(event)
@@ -93,18 +128,18 @@ class EventStream:
         return True
 
 
-def split_events(data: bytes) -> tuple[list[bytes], bytes]:
-    """The complete events of ``data`` and its unfinished rest."""
-    events = []
-    start = 0
-    for match in _BOUNDARY.finditer(data):
-        events.append(data[start : match.end()])
-        start = match.end()
-    return events, data[start:]
+def split_events(stream: bytes) -> list[bytes]:
+    """The events of a whole stream."""
+    if b"\r" in stream:
+        stream = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return stream.split(b"\n\n")
 
 
 def event_data(event: bytes) -> bytes:
     """The ``data`` of one event, its lines joined as the format says."""
+    event = event.rstrip(b"\r\n")
+    if event.startswith(b"data: ") and b"\n" not in event and b"\r" not in event:
+        return event[6:]  # one line, as engines write it
     lines = [line for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
 

@@ -23,7 +23,6 @@ def joined(choices: list[list[dict[str, Any]]], *, chat: bool = True) -> dict[st
     stream += b"data: [DONE]\n\n"
     for start in range(0, len(stream), 7):
         joiner.feed(stream[start : start + 7])
-    assert joiner.done
     answer: dict[str, Any] = json.loads(joiner.answer())
     assert {key: answer[key] for key in ENVELOPE} == ENVELOPE
     assert answer["usage"] == USAGE
@@ -134,8 +133,17 @@ def test_completions_with_logprobs() -> None:
 
 @pytest.mark.parametrize("data", [b"data: no\n\n", b'data: {"error": {}}\n\n', b"data: []\n\n"])
 def test_what_is_no_chunk_is_no_answer(data: bytes) -> None:
+    joiner = Joiner(chat=True)
+    joiner.feed(data + b"data: [DONE]\n\n")
     with pytest.raises(JoinError):
-        Joiner(chat=True).feed(data)
+        joiner.answer()
+
+
+def test_a_stream_without_its_end_is_no_answer() -> None:
+    joiner = Joiner(chat=True)
+    joiner.feed(b'data: {"choices": []}\n\n')
+    with pytest.raises(JoinError):
+        joiner.answer()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ STREAM = chunk("你好🙂") + event({"choices": [], "usage": USAGE}) + b"data: 
 def run(pieces: list[bytes], *, hide_usage: bool) -> tuple[bytes, EventStream]:
     stream = EventStream(hide_usage=hide_usage)
     passed = b"".join(stream.feed(piece) for piece in pieces)
-    return passed + stream.rest(), stream
+    return passed + stream.finish(), stream
 
 
 @pytest.mark.parametrize("offset", range(len(STREAM) + 1))
