@@ -47,6 +47,16 @@ async def events(response: aiohttp.ClientResponse) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
+async def refused(session: aiohttp.ClientSession) -> None:
+    """Send work until a draining engine refuses it, as vLLM 0.32 does."""
+    async with asyncio.timeout(10):
+        while True:
+            status, answer = await post(session, "/v1/chat/completions", {**CHAT, "max_tokens": 1})
+            if status != 200:
+                break
+    assert (status, answer["error"]["code"]) == (500, 500)
+
+
 @pytest.fixture(params=["tcp", "uds"])
 async def engine(
     request: pytest.FixtureRequest, start_engine: StartEngine, sockets: Path
@@ -430,14 +440,18 @@ class TestAborts:
             engine_process("--shutdown-timeout", "20", "--fake-request-log", str(log)) as engine,
             client_session(engine) as session,
         ):
-            body = {**CHAT, "max_tokens": 300, "ignore_eos": True, "stream": True}
+            body = {**CHAT, "max_tokens": 2_000, "ignore_eos": True, "stream": True}
             async with session.post("/v1/chat/completions", json=body) as response:
                 await response.content.readany()
                 engine.process.send_signal(signal.SIGTERM)
+                await refused(session)
+                async with session.get("/health") as health:
+                    assert health.status == 200
                 text = await response.text()
             assert text.endswith("data: [DONE]\n\n")
             assert await engine.wait() == 0
-        assert [line["output_tokens"] for line in read_log(log, "finished")] == [300]
+        assert max(line["output_tokens"] for line in read_log(log, "finished")) == 2_000
+        assert check_log(log)["aborted"] == 0
 
     async def test_sigterm_with_a_short_shutdown_timeout_aborts_then(self) -> None:
         async with (

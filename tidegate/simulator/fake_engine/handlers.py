@@ -35,7 +35,7 @@ Body = TypeVar("Body")
 
 
 class Handlers:
-    """All endpoints of one engine. ``draining`` True: new work is refused with 503."""
+    """All endpoints of one engine. ``draining`` True: new work is refused, as in vLLM with 500."""
 
     def __init__(self, options: Options, loop: EngineLoop, metrics: EngineMetrics) -> None:
         self._options = options
@@ -167,7 +167,7 @@ class Handlers:
 
     async def _body(self, request: web.Request, parse: Callable[[Mapping[str, Any]], Body]) -> Body:
         if self.draining:
-            raise ApiError(503, "The engine is shutting down.")
+            raise ApiError(500, "cannot schedule new futures after shutdown")
         if request.content_type != "application/json":
             raise ApiError(400, "Unsupported Media Type: Only 'application/json' is allowed")
         try:

@@ -2,7 +2,8 @@
 
 Shutdown is vLLM 0.32's, as seen on the wire. Without ``--shutdown-timeout`` SIGTERM ends all work
 at once: an open stream says an error event (code 500) and then ``[DONE]`` in good order, an answer
-not streamed is a 500. With it, what runs may end within that time, and the rest ends like that.
+not streamed is a 500. With it, what runs may end within that time, and the rest ends like that;
+meanwhile the engine still listens, is healthy, and refuses new work with 500.
 """
 
 from __future__ import annotations
@@ -121,12 +122,12 @@ class FakeEngine:
         if self._runner is None or self._loop is None or self._handlers is None:
             return
         self._handlers.draining = True
-        for site in self._sites:
-            await site.stop()
         if not self.stepping.done():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_seconds):
                     await self._handlers.idle.wait()
+        for site in self._sites:
+            await site.stop()
         self._loop.stop()
         self.stepping.cancel()
         await asyncio.wait({self.stepping})
