@@ -26,6 +26,7 @@ from tidegate_operator.kube import Json, Kind
 log = logging.getLogger(__name__)
 
 RESTART_PAUSE_SECONDS = 2.0
+CLOSE_SECONDS = 0.25
 
 Listener = Callable[[Kind, "str | None", Json], None]
 """Called in kopf's thread with the kind, the type (None: initial LIST) and the object."""
@@ -64,21 +65,26 @@ class Watcher:
         while not self._stop.is_set():
             self._on_start()
             try:
-                asyncio.run(
-                    kopf.operator(
-                        registry=self._registry(),
-                        settings=self._settings(),
-                        standalone=True,
-                        clusterwide=not self._namespaces,
-                        namespaces=self._namespaces,
-                        stop_flag=self._stop,
-                    )
-                )
+                asyncio.run(self._watch())
                 if not self._stop.is_set():
                     log.warning("watching ended; starting anew")
             except Exception as error:
                 log.warning("watching failed; starting anew: %s: %s", type(error).__name__, error)
             self._stop.wait(RESTART_PAUSE_SECONDS)
+
+    async def _watch(self) -> None:
+        try:
+            await kopf.operator(
+                registry=self._registry(),
+                settings=self._settings(),
+                standalone=True,
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
+                stop_flag=self._stop,
+            )
+        finally:
+            # TLS connections take a moment to close, which needs the loop.
+            await asyncio.sleep(CLOSE_SECONDS)
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

@@ -1,0 +1,48 @@
+"""A control plane with the CRDs and the manifests applied, shared by the operator's tests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+from support.operator_cluster import ROOT, OperatorCluster
+from tidegate_operator.kube import Kube, load_configuration
+
+from tidegate.local_cluster.control_plane import ControlPlane
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def installed(control_plane: ControlPlane) -> ControlPlane:
+    """`crds/` and `manifests/` applied as a user would."""
+    for folder in ("crds", "manifests"):
+        done = control_plane.kubectl("apply", "--server-side", "-k", str(ROOT / folder))
+        assert done.returncode == 0, done.stderr
+        waited = control_plane.kubectl(
+            "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"
+        )
+        assert waited.returncode == 0, waited.stderr
+    return control_plane
+
+
+@pytest.fixture
+async def cluster(
+    installed: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[OperatorCluster]:
+    """The control plane with an administrator's client."""
+    configuration = await load_configuration(str(installed.kubeconfig))
+    async with Kube(configuration) as kube:
+        yield OperatorCluster(installed, kube, tmp_path_factory.mktemp("operator"))
+
+
+@pytest.fixture
+def namespace(installed: ControlPlane) -> AsyncIterator[str]:
+    """A namespace of the test's own, with pod security `restricted`; deleted afterwards."""
+    name = f"test-{next(_numbers)}"
+    made = installed.kubectl("create", "namespace", name)
+    assert made.returncode == 0, made.stderr
+    installed.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    yield name
+    installed.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

@@ -1,0 +1,36 @@
+"""From custom resources to running pools and back: children, policy, conditions, status."""
+
+from __future__ import annotations
+
+import pytest
+from support.custom_resources import digest, pool, tenant, tier
+from support.operator_cluster import OperatorCluster, decoded
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_pool_comes_up_and_its_sidecars_get_the_policy(
+    cluster: OperatorCluster, namespace: str
+) -> None:
+    await cluster.apply(
+        tier("up0", priority=1),
+        tenant("a", "up0", namespace=namespace),
+        pool(namespace=namespace, tiers=[{"name": "up0"}], replicas=2),
+    )
+    async with cluster.operator(), cluster.pods(namespace) as pods:
+        await cluster.condition_becomes("ServingPool", "chat", namespace, "Ready", "True")
+        await cluster.condition_becomes("ServingPool", "chat", namespace, "PolicyApplied", "True")
+        await cluster.condition_becomes("Tenant", "a", namespace, "Ready", "True", "Ready")
+        await cluster.condition_becomes("TenantTier", "up0", None, "Ready", "True", "Ready")
+        assert len(pods.sidecars) == 2
+        for sidecar in pods.sidecars.values():
+            assert sidecar.bundle is not None
+            assert sidecar.bundle.keys.keys == {digest(f"demo-{namespace}-a"): f"{namespace}/a"}
+        admin = await cluster.get("Secret", "chat-admin", namespace)
+        assert admin is not None
+        tokens = {token for sidecar in pods.sidecars.values() for token in sidecar.tokens}
+        assert tokens == {decoded(admin)["token"]}
+        status = (await cluster.get("ServingPool", "chat", namespace) or {})["status"]
+        assert (status["replicas"], status["readyReplicas"]) == (2, 2)
+        assert status["addresses"] == [f"http://chat.{namespace}.svc:8000"]
+        assert status["observedGeneration"] == 1

@@ -1,0 +1,145 @@
+"""Figures from readings: differences, restarts, shares, merged quantiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tidegate_operator.figures import (
+    Buckets,
+    Reading,
+    pool_figures,
+    pool_status,
+    worst_pool,
+)
+from tidegate_operator.status import tenant_figures, tier_figures
+
+from tidegate.scheduling.contracts import (
+    Histogram,
+    Refusal,
+    SidecarStatus,
+    TenantStatus,
+    TierStatus,
+)
+
+BOUNDS = (0.1, 1.0, 10.0)
+
+
+def histogram(*counts: int) -> Histogram:
+    return Histogram(BOUNDS, counts)
+
+
+def tier(name: str, tokens: int, *counts: int, **more: Any) -> TierStatus:
+    return TierStatus(
+        name, service_tokens_total=tokens, ttft_seconds=histogram(*counts or (0, 0, 0, 0)), **more
+    )
+
+
+def reading(
+    at: float, *tiers: TierStatus, started: float = 0.0, tenants: tuple[TenantStatus, ...] = ()
+) -> Reading:
+    status = SidecarStatus(1, "acme/chat", started, 1, tiers=tiers, tenants=tenants)
+    return Reading(at, 10_000 + at, status)
+
+
+def test_only_the_window_counts() -> None:
+    readings = [
+        reading(0, tier("t0", 100)),
+        reading(50, tier("t0", 400)),
+        reading(60, tier("t0", 900)),
+    ]
+    assert pool_figures([readings], 60).tiers["t0"].service_tokens == 800
+    assert pool_figures([readings], 10).tiers["t0"].service_tokens == 500
+
+
+def test_one_reading_of_an_old_sidecar_says_nothing_of_the_window() -> None:
+    assert pool_figures([[reading(5, tier("t0", 900))]], 60).tiers["t0"].service_tokens == 0
+
+
+def test_a_sidecar_that_started_within_the_window_counts_from_zero() -> None:
+    fresh = [reading(5, tier("t0", 70), started=10_000)]
+    assert pool_figures([fresh], 60).tiers["t0"].service_tokens == 70
+    restarted = [reading(0, tier("t0", 900)), reading(30, tier("t0", 40), started=10_020)]
+    assert pool_figures([restarted], 60).tiers["t0"].service_tokens == 40
+
+
+def test_shares_and_quantiles_are_over_all_sidecars() -> None:
+    busy = [
+        reading(0, tier("t0", 0), tier("t1", 0)),
+        reading(60, tier("t0", 300, 98, 0, 0, 0), tier("t1", 100)),
+    ]
+    slow = [
+        reading(0, tier("t0", 0), tier("t1", 0)),
+        reading(60, tier("t0", 0, 0, 0, 2, 0, queued=3, running=1), tier("t1", 0)),
+    ]
+    status = pool_status(pool_figures([busy, slow], 60), ["t0", "t1"])
+    first, second = status["tiers"]
+    assert (first["sharePercent"], second["sharePercent"]) == (75, 25)
+    assert first["ttft"]["p50Ms"] == 51
+    assert first["ttft"]["p99Ms"] == 5500
+    assert "ttft" not in second
+    assert (status["queued"], status["running"], status["tierSummary"]) == (3, 1, "t0 3/1")
+
+
+def test_the_ten_that_took_most_are_named_and_none_that_did_nothing() -> None:
+    names = [f"acme/{i:02}" for i in range(14)]
+    before = reading(0, tier("t0", 0), tenants=tuple(TenantStatus(n, "t0") for n in names))
+    after = reading(
+        60,
+        tier("t0", 91),
+        tenants=tuple(TenantStatus(n, "t0", service_tokens_total=i) for i, n in enumerate(names)),
+    )
+    status = pool_status(pool_figures([[before, after]], 60), ["t0"])
+    assert [t["name"] for t in status["tenants"]] == names[:3:-1]
+    alone = pool_status(pool_figures([[before]], 60), ["t0"])
+    assert alone["tenants"] == []
+
+
+def test_a_tenant_over_two_pools() -> None:
+    def figures(tokens: int, at: float) -> Any:
+        mine = TenantStatus(
+            "acme/a",
+            "t0",
+            queued=1,
+            service_tokens_total=tokens,
+            requests_total={"completed": 5, "queue_full": 2},
+            last_refusal=Refusal("queue_full", at),
+        )
+        return pool_figures(
+            [[reading(0, tier("t0", 0)), reading(60, tier("t0", 100), tenants=(mine,))]], 60
+        )
+
+    pools = {"acme/x": figures(50, 7), "acme/y": figures(30, 9)}
+    found = tenant_figures("acme/a", pools)
+    assert (found["queued"], found["sharePercent"]) == (2, 40)
+    assert found["refused"] == {"queue_full": 4}
+    assert found["refusedSummary"] == "4 queue_full"
+    assert found["lastRefusal"] == {"reason": "queue_full", "time": "1970-01-01T00:00:09Z"}
+    assert set(tenant_figures("acme/none", pools).values()) == {None}
+
+
+def test_the_worst_pool_is_that_with_the_highest_p99() -> None:
+    def pool(*counts: int) -> Any:
+        return pool_figures([[reading(0, tier("t0", 0)), reading(60, tier("t0", 0, *counts))]], 60)
+
+    pools = {"a/fast": pool(9, 0, 0, 0), "a/slow": pool(9, 0, 9, 0), "a/idle": pool(0, 0, 0, 0)}
+    assert tier_figures("t0", pools)["worstPool"] == "a/slow"
+    assert worst_pool({}) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "quantile", "expected"),
+    [
+        ((0, 0, 0, 0), 0.5, None),
+        ((10, 0, 0, 0), 0.5, 50),
+        ((0, 10, 0, 0), 0.0, 100),
+        ((0, 10, 0, 0), 1.0, 1000),
+        ((0, 0, 0, 5), 0.99, 10_000),
+    ],
+)
+def test_quantiles_are_interpolated_within_the_bucket(
+    counts: tuple[int, ...], quantile: float, expected: int | None
+) -> None:
+    buckets = Buckets()
+    buckets.add(histogram(*counts), None)
+    assert buckets.quantile_ms(quantile) == expected

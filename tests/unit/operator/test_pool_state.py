@@ -1,0 +1,154 @@
+"""Progressing, Available and Ready from pods; conditions that move only when they must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
+from tidegate_operator.conditions import merge_conditions
+from tidegate_operator.findings import Fault, Finding
+from tidegate_operator.json_merge import merge_patch, without_nulls
+from tidegate_operator.pool_state import PodState, Rollout, pod_state, readiness, rollout
+
+NOW = 1_800_000_000.0
+
+
+def pod(name: str = "p", **status: Any) -> dict[str, Any]:
+    return {"metadata": {"uid": name, "name": name}, "status": status}
+
+
+def ready(ip: str = "10.0.0.1") -> PodState:
+    return pod_state(pod(podIP=ip, conditions=[{"type": "Ready", "status": "True"}]), NOW)
+
+
+def waiting(reason: str) -> PodState:
+    state = {"waiting": {"reason": reason, "message": "because"}}
+    return pod_state(pod(containerStatuses=[{"name": "engine", "state": state}]), NOW)
+
+
+def unscheduled(since: str) -> PodState:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "Insufficient nvidia.com/gpu",
+        "lastTransitionTime": since,
+    }
+    return pod_state(pod(phase="Pending", conditions=[condition]), NOW)
+
+
+SETTLED, ROLLING = Rollout(True), Rollout(False)
+OVERCOMMITTED = Fault(ConditionType.ACCEPTED, Reason.OVERCOMMITTED, "too much")
+UNKNOWN_TIER = Fault(ConditionType.RESOLVED_REFS, Reason.TIER_NOT_FOUND, "no t9")
+
+
+@pytest.mark.parametrize(
+    ("desired", "pods", "rolling", "faults", "expected"),
+    [
+        (1, [], SETTLED, (), "True Scaling | False NoReadyPods | Unknown NoReadyPods"),
+        (1, [ready()], SETTLED, (), "False PodsReady | True PodsReady | True Ready"),
+        (2, [ready()], SETTLED, (), "True Scaling | True PodsReady | True Scaling"),
+        (1, [ready()], ROLLING, (), "True RollingOut | True PodsReady | True RollingOut"),
+        (0, [], SETTLED, (), "False ScaledToZero | False ScaledToZero | Unknown ScaledToZero"),
+        (
+            1,
+            [waiting("CrashLoopBackOff")],
+            SETTLED,
+            (),
+            "False PodsFailing | False NoReadyPods | False PodsFailing",
+        ),
+        (
+            2,
+            [ready(), waiting("ImagePullBackOff")],
+            ROLLING,
+            (),
+            "False PodsFailing | True PodsReady | True Ready",
+        ),
+        (
+            1,
+            [waiting("ContainerCreating")],
+            SETTLED,
+            (),
+            "True Scaling | False NoReadyPods | Unknown NoReadyPods",
+        ),
+        (
+            1,
+            [ready()],
+            SETTLED,
+            (OVERCOMMITTED,),
+            "False PodsReady | True PodsReady | False Overcommitted",
+        ),
+        (
+            1,
+            [ready()],
+            SETTLED,
+            (UNKNOWN_TIER,),
+            "False PodsReady | True PodsReady | True Ready",
+        ),
+    ],
+)
+def test_readiness(
+    desired: int, pods: list[PodState], rolling: Rollout, faults: tuple[Fault, ...], expected: str
+) -> None:
+    found = readiness(desired, pods, rolling, faults, tenants=1)
+    assert " | ".join(f"{f.status} {f.reason}" for f in found) == expected
+
+
+def test_a_pod_without_a_node_is_a_fault_only_after_a_while() -> None:
+    young, old = unscheduled("2027-01-15T07:59:00Z"), unscheduled("2027-01-15T07:00:00Z")
+    assert young.fault is None
+    assert young.waiting is not None
+    assert "nvidia.com/gpu" in young.waiting
+    assert old.fault is not None
+
+
+def test_a_pool_without_tenants_is_ready_and_says_so() -> None:
+    found = readiness(1, [ready()], SETTLED, (), tenants=0)[2]
+    assert (found.status, found.reason) == (ConditionStatus.TRUE, Reason.NO_TENANTS)
+
+
+def test_a_rollout_is_settled_when_every_pod_has_the_newest_template_that_was_seen() -> None:
+    def made(observed: int, current: str, update: str) -> dict[str, Any]:
+        status = {
+            "observedGeneration": observed,
+            "currentRevision": current,
+            "updateRevision": update,
+        }
+        return {"metadata": {"generation": 2}, "status": status}
+
+    assert rollout(made(2, "b", "b")).settled
+    assert not rollout(made(1, "b", "b")).settled
+    assert not rollout(made(2, "a", "b")).settled
+    assert not rollout(None).settled
+
+
+def accepted(status: ConditionStatus, message: str = "m") -> Finding:
+    return Finding(ConditionType.ACCEPTED, status, Reason.ACCEPTED, message)
+
+
+def test_the_time_of_a_condition_moves_only_with_its_status() -> None:
+    first = merge_conditions([], [accepted(ConditionStatus.TRUE)], 1, NOW)
+    again = merge_conditions(first, [accepted(ConditionStatus.TRUE, "other")], 2, NOW + 60)
+    assert again[0]["lastTransitionTime"] == first[0]["lastTransitionTime"]
+    assert (again[0]["message"], again[0]["observedGeneration"]) == ("other", 2)
+    turned = merge_conditions(again, [accepted(ConditionStatus.FALSE)], 2, NOW + 60)
+    assert turned[0]["lastTransitionTime"] != first[0]["lastTransitionTime"]
+
+
+def test_conditions_of_others_are_kept_and_ours_that_no_longer_apply_are_dropped() -> None:
+    old = [{"type": "Foreign", "status": "True"}, {"type": "UpgradeAvailable", "status": "True"}]
+    kept = merge_conditions(old, [accepted(ConditionStatus.TRUE)], 1, NOW)
+    assert [condition["type"] for condition in kept] == ["Accepted", "Foreign"]
+
+
+def test_a_merge_patch_holds_only_what_differs() -> None:
+    live = {"a": 1, "b": {"c": 2, "d": 3}, "e": [1], "gone": 1}
+    assert merge_patch(live, {"a": 1, "b": {"c": 2, "d": 4}, "e": [2], "new": 0}) == {
+        "b": {"d": 4},
+        "e": [2],
+        "gone": None,
+        "new": 0,
+    }
+    assert merge_patch(live, live) == {}
+    assert without_nulls({"a": None, "b": {"c": None}, "d": 0}) == {"d": 0}

@@ -1,0 +1,48 @@
+"""The work queue: each key once, one worker a key, and no hot loop."""
+
+import asyncio
+
+from tidegate_operator.work_queue import WorkQueue
+
+
+async def test_a_key_put_twice_is_taken_once() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for key in ("a", "b", "a"):
+        queue.put(key)
+    assert [await queue.take(), await queue.take()] == ["a", "b"]
+    assert len(queue) == 0
+
+
+async def test_a_key_put_while_it_is_worked_on_comes_again_afterwards_and_not_before() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.put("a")
+    await queue.take()
+    queue.put("a")
+    assert len(queue) == 0
+    queue.done("a")
+    assert await asyncio.wait_for(queue.take(), 5) == "a"
+    queue.done("a")
+    assert len(queue) == 0
+
+
+async def test_a_failing_key_comes_back_ever_later_and_is_forgiven_on_success() -> None:
+    queue: WorkQueue[str] = WorkQueue(base_seconds=0.001, highest_seconds=0.004)
+    delays = []
+    queue.put("a")
+    for _ in range(4):
+        key = await asyncio.wait_for(queue.take(), 5)
+        delays.append(queue.failed(key))
+    assert delays == [0.001, 0.002, 0.004, 0.004]
+    queue.done(await asyncio.wait_for(queue.take(), 5))
+    assert queue.failures("a") == 0
+
+
+async def test_events_do_not_shorten_a_back_off_but_a_new_spec_does() -> None:
+    queue: WorkQueue[str] = WorkQueue(base_seconds=1000)
+    queue.put("a")
+    queue.failed(await queue.take())
+    queue.put("a")
+    assert len(queue) == 0
+    queue.put("a", now=True)
+    assert await asyncio.wait_for(queue.take(), 5) == "a"
+    queue.close()
