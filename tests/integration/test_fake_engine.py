@@ -526,6 +526,16 @@ class TestRequestLog:
         assert name.startswith("engine-")
         assert check_log(log)["finished"] == 1
 
+    async def test_to_standard_output(self) -> None:
+        async with (
+            engine_process("--fake-request-log", "/dev/stdout") as engine,
+            client_session(engine) as session,
+        ):
+            assert engine.process.stdout is not None
+            await post(session, "/v1/chat/completions", CHAT, x_request_id="mine")
+            line = json.loads(await engine.process.stdout.readline())
+        assert (line["event"], line["x_request_id"]) == ("arrived", "mine")
+
 
 class TestAddress:
     async def test_a_socket_left_behind_stops_the_next_start(

@@ -3,7 +3,8 @@
 Events of a sequence, in this order, each at most once: ``arrived``, ``scheduled`` (its first
 tokens were computed in that step), ``first_token``, and exactly one of ``finished`` and
 ``aborted``. With ``steps``, each step writes one line too. A line is written after the step that
-it belongs to has ended; ``time`` is Unix time in seconds, durations are in seconds.
+it belongs to has ended; ``time`` is Unix time in seconds, durations are in seconds. What
+``x_request_id`` and ``xargs`` (``vllm_xargs``) say is what the caller sent.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ def log_file(target: Path) -> Path:
     return target
 
 
+def _open(target: Path) -> int:
+    # Opened by name, a standard output that is a socket or another user's file would be refused.
+    if target == Path("/dev/stdout"):
+        return os.dup(1)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    return os.open(log_file(target), flags, 0o644)
+
+
 class RequestLog:
     """Collects lines and writes them once a step. Without a path it does nothing."""
 
@@ -36,11 +45,7 @@ class RequestLog:
         self._lines: list[bytes] = []
         # The model's clock is monotonic; readers of several logs need one they share.
         self._unix_offset = time.time() - time.monotonic()
-        self._fd = -1
-        if path is not None:
-            self._fd = os.open(
-                log_file(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
+        self._fd = -1 if path is None else _open(path)
 
     def _write(self, event: str, at: float, step: int, fields: dict[str, Any]) -> None:
         line = {"event": event, "time": round(at + self._unix_offset, 6), "step": step, **fields}
