@@ -1,9 +1,9 @@
-"""A language model small enough for tests: made on the spot, the same each time, nothing downloaded.
+"""A language model small enough for tests: made on the spot, the same each time.
 
-A random Llama (2 layers, hidden size 128) with a byte-level tokenizer of 512 tokens, trained here, and a
-chat template. It talks nonsense at hundreds of tokens a second on a CPU. Since the tokenizer is
-byte-level, any text can be a prompt, and a generation only ends early if the model happens to sample
-`<|end|>`: tests that need an exact length send `ignore_eos`.
+A random Llama (2 layers, hidden size 128) with a byte-level tokenizer of 512 tokens, trained here,
+and a chat template. It talks nonsense at hundreds of tokens a second on a CPU. Since the tokenizer
+is byte-level, any text can be a prompt, and a generation only ends early if the model happens to
+sample `<|end|>`: tests that need an exact length send `ignore_eos`.
 
 Run with the Python that `scripts/install-vllm` prints, which has torch and transformers:
 `PYTHON tests/support/tiny_model.py FOLDER`. This file imports nothing of ours.
@@ -32,7 +32,7 @@ CHAT_TEMPLATE = (
 CORPUS = [
     "The scheduler keeps one queue for each tenant and serves them in turn, by weight.",
     "A request waits in its queue until the engine can start it; then its tokens stream back.",
-    "When the memory for keys and values runs short, the engine preempts the last admitted request.",
+    "When the memory for keys and values runs short, the engine preempts what came last.",
     "Prefill reads the whole prompt at once, while decoding writes one token after another.",
     "Latency is promised to a tier; what is left of the machine goes to those who wait.",
     "system user assistant: please say what the weather is like, and write a story of ten lines.",
@@ -90,9 +90,9 @@ def make_model(folder: Path) -> None:
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=3,
-        dtype="float32",
+        dtype="bfloat16",
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)  # type: ignore[attr-defined]
 
 

@@ -1,8 +1,8 @@
 """The real vLLM on CPU, serving the tiny model on a Unix socket, for tests marked `vllm`.
 
-vLLM lives in an environment of its own (`scripts/install-vllm`); where that is not installed the tests
-are skipped, but in CI (`CI=true`) they fail. vLLM neither removes its socket when it ends nor replaces
-one that is there: each engine here gets a folder of its own.
+vLLM lives in an environment of its own (`scripts/install-vllm`); where that is not installed the
+tests are skipped, but in CI (`CI=true`) they fail. vLLM neither removes its socket when it ends nor
+replaces one that is there: each engine here gets a folder of its own.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",  # more threads spin for each other when the machine is busy
 }
 
 
@@ -92,6 +93,17 @@ class VllmEngine:
                 name = series.partition("{")[0]
                 sums[name] = sums.get(name, 0.0) + float(value)
         return sums
+
+    async def until_running(self, client: aiohttp.ClientSession, waiting: int = 0) -> None:
+        """Until a request runs and `waiting` wait; TimeoutError after half a minute."""
+        async with asyncio.timeout(30):
+            figures = await self.metrics(client)
+            while not (
+                figures["vllm:num_requests_running"]
+                and figures["vllm:num_requests_waiting"] >= waiting
+            ):
+                await asyncio.sleep(0.01)
+                figures = await self.metrics(client)
 
     async def wait(self) -> int:
         """Exit status, once it has ended; TimeoutError if it does not."""

@@ -8,7 +8,7 @@ from support.openai_stream import events
 from support.vllm_engine import BLOCK_TOKENS, MODEL, VllmEngine
 from tidegate_sidecar.metrics_text import read_engine_metrics
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]  # an engine's start counts
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Say something."}]}
 LONG_TOKENS = 6000
@@ -23,11 +23,10 @@ def completion(tokens: int, **more: object) -> dict[str, object]:
 
 async def until_idle(engine: VllmEngine, client: aiohttp.ClientSession, seconds: float) -> None:
     async with asyncio.timeout(seconds):
-        while True:
-            now = await engine.metrics(client)
-            if not now["vllm:num_requests_running"] and not now["vllm:num_requests_waiting"]:
-                return
+        now = await engine.metrics(client)
+        while now["vllm:num_requests_running"] or now["vllm:num_requests_waiting"]:
             await asyncio.sleep(0.05)
+            now = await engine.metrics(client)
 
 
 async def test_models_lists_the_served_name(client: aiohttp.ClientSession) -> None:
@@ -133,8 +132,7 @@ async def test_the_lower_priority_number_goes_first(
             tasks.create_task(ask(name, 600, 0))
         await waiting.wait()
         tasks.create_task(ask("low", 4, 10))
-        while (await engine.metrics(client))["vllm:num_requests_waiting"] < 1:
-            await asyncio.sleep(0.01)
+        await engine.until_running(client, waiting=1)
         tasks.create_task(ask("high", 4, -10))
     assert order[2:] == ["high", "low"]
 
@@ -148,9 +146,7 @@ async def test_a_client_that_leaves_aborts_its_request(
         task = asyncio.create_task(
             leaving.post("/v1/completions", json=completion(LONG_TOKENS, stream=stream))
         )
-        async with asyncio.timeout(30):
-            while not (await engine.metrics(client))["vllm:num_requests_running"]:
-                await asyncio.sleep(0.01)
+        await engine.until_running(client)
         if stream:
             (await task).close()
         else:
