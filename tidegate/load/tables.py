@@ -56,8 +56,9 @@ def notes(report: LoadReport) -> list[str]:
         lines.append("Interrupted: these are the figures until then.")
     if client.saturated:
         lines.append(
-            f"WARNING: the load generator itself was late ({client.late_sends} sends): these "
-            "latencies are partly its own. Send less, or from a faster machine."
+            "WARNING: the load generator itself was late (lag above; "
+            f"{client.late_sends} sends): these latencies are partly its own. Send less, or from a "
+            "faster machine."
         )
     return lines
 
