@@ -10,8 +10,8 @@ GET, keep-alive, chunked answers, back-pressure. Parsing is httptools (llhttp). 
   nobody waits any more.
 * Bytes are buffered up to :data:`HIGH_WATER_BYTES`, then the socket is not read: a slow client
   slows its own stream and costs bounded memory.
-* A connection from the pool that dies before any byte of the answer was stale: the exchange is
-  tried once more, on a new connection. Nothing else is ever sent twice.
+* A connection from the pool that dies at once, before any byte of the answer, was stale: the
+  exchange is tried once more, on a new connection. Nothing else is ever sent twice.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ KEEP_ALIVE_SECONDS = 3.0
 HIGH_WATER_BYTES = 256 * 1024
 CONNECT_SECONDS = 5.0
 _POOL_SIZE = 256
+_STALE_SECONDS = 0.2
+"""A connection that the other side had closed says so in a round trip; later it is a failure."""
 
 
 class EngineUnreachable(Exception):
@@ -120,7 +122,8 @@ class _Connection(asyncio.Protocol):
         if self.head_complete and exc is None and self._ends_with_connection():
             self.complete = True
         if self.busy and not self.complete:
-            stale = self.reused and not self.byte_seen
+            at_once = self._loop.time() - self.last_byte < _STALE_SECONDS
+            stale = self.reused and not self.byte_seen and at_once
             self._fail((_StaleConnection if stale else EngineBroken)("connection lost"))
         self._wake()
 

@@ -83,8 +83,22 @@ class FaultyEngine(FaultyUpstream):
         self.healthy = True
         self.max_model_len: int | None = 131_072
         self.metrics: str | None = None
+        self._port = 0
         self.busy = 0
         """POSTs that are being answered."""
+
+    async def stop_listening(self) -> None:
+        """As a dead process: connections break, none can be made."""
+        assert self._server is not None
+        self._port = self._server.sockets[0].getsockname()[1]
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def listen_again(self) -> None:
+        """On the port it had."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

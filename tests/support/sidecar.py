@@ -122,6 +122,12 @@ def _probes_only(open_exchanges: int) -> bool:
     return open_exchanges <= 1
 
 
+def raw_head(*lines: str, path: str = "/v1/chat/completions", tenant: str = ALICE) -> bytes:
+    """The head of a POST, for a test that speaks over a raw socket."""
+    first = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {KEYS[tenant]}"]
+    return "\r\n".join([*first, "Content-Type: application/json", *lines, "", ""]).encode()
+
+
 def chat_body(**extra: Any) -> Json:
     """A small chat body."""
     return {"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}], **extra}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import uvloop
 from support.faulty_engine import FaultyEngine
 from support.sidecar import BOB, SidecarUnderTest, sidecar_under_test
 
@@ -49,3 +51,10 @@ async def start_sidecar(engine: FaultyEngine, tmp_path: Path) -> AsyncIterator[S
 async def sidecar(start_sidecar: StartSidecar) -> SidecarUnderTest:
     """A sidecar with the default policy and settings."""
     return await start_sidecar()
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """These tests run on the loop that the sidecar runs on."""
+    return {"uvloop": uvloop.new_event_loop}
