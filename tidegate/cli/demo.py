@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +17,34 @@ from tidegate.load.demo_output import demo_table, write_chart
 from tidegate.load.event_loop import run_fast
 from tidegate.load.http_client import checked_endpoint
 from tidegate.load.tables import notes, output_console
-from tidegate.local_cluster.paths import cache_directory
+from tidegate.local_cluster.binaries import Binaries, find_binaries
+from tidegate.local_cluster.cluster import LocalCluster
+from tidegate.local_cluster.errors import LocalClusterError
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory, cluster_directory
+from tidegate.local_cluster.status import cluster_status
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where the pool is served and the cluster that it is configured in."""
+
+    endpoint: str
+    kubeconfig: Path
+    kubectl: str
 
 
 def demo(
-    endpoint: Annotated[str, typer.Option(help="Base URL of the pool.")],
+    name: Annotated[
+        str, typer.Option("--name", envvar="TIDEGATE_CLUSTER", help="Which local cluster.")
+    ] = DEFAULT_CLUSTER,
+    endpoint: Annotated[
+        str | None, typer.Option(help="Base URL of the pool, instead of the local cluster's.")
+    ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(envvar="KUBECONFIG", help="Cluster of the pool.")
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="The pool's cluster; needed with --endpoint."
+        ),
     ] = None,
     namespace: Annotated[str, typer.Option(help="Namespace of the pool.")] = "quickstart",
     pool: Annotated[str, typer.Option(help="The ServingPool.")] = "chat",
@@ -36,24 +58,23 @@ def demo(
     put back.
     """
     check_writable(svg, "--svg")
+    target = _target(name, endpoint, kubeconfig, namespace, pool)
+    switch = PoolMode(target.kubeconfig, namespace, pool, target.kubectl)
     sizes = DemoSizes()
-    try:
-        checked_endpoint(endpoint)
-    except LoadError as error:
-        raise CommandError(str(error), exit_code=2) from None
-    switch = PoolMode(kubeconfig, namespace, pool, find_kubectl(cache_directory() / "bin"))
 
     async def both() -> tuple[DemoPhase, ...]:
         model = await switch.model()
-        return await run_demo(endpoint, model, {A: key_a, B: key_b}, switch, measure, sizes=sizes)
+        keys = {A: key_a, B: key_b}
+        return await run_demo(target.endpoint, model, keys, switch, measure, sizes=sizes)
 
     try:
         phases = run_fast(both())
     except LoadError as error:
         raise CommandError(str(error)) from None
-    except DemoInterruptedError:
-        typer.echo("interrupted; the pool has its own scheduling mode again", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    except (DemoInterruptedError, KeyboardInterrupt):
+        raise CommandError(
+            "interrupted; the pool has its own scheduling mode again", INTERRUPTED
+        ) from None
     console = output_console()
     console.print(demo_table(phases, sizes))
     for phase in phases:
@@ -63,3 +84,44 @@ def demo(
     console.print(f"The picture: {svg}")
     if any(phase.report.total.ok < phase.report.total.sent for phase in phases):
         raise CommandError("not every request was answered")
+
+
+def _target(
+    name: str, endpoint: str | None, kubeconfig: Path | None, namespace: str, pool: str
+) -> _Target:
+    """What was given, else the local cluster's."""
+    if (endpoint is None) != (kubeconfig is None):
+        raise CommandError("--endpoint and --kubeconfig go together", exit_code=2)
+    if endpoint is None or kubeconfig is None:
+        return _local_target(name, namespace, pool)
+    try:
+        return _Target(checked_endpoint(endpoint), kubeconfig, find_kubectl(_own_programs()))
+    except LoadError as error:
+        raise CommandError(str(error), exit_code=2) from None
+
+
+def _local_target(name: str, namespace: str, pool: str) -> _Target:
+    try:
+        if not (cluster_directory(name) / "cluster.json").exists():
+            raise CommandError(f"there is no cluster {name!r}: `tidegate up` makes one")
+        found = cluster_status(LocalCluster(name, Binaries(_own_programs()), cache_directory()))
+    except LocalClusterError as error:
+        raise CommandError(str(error)) from None
+    wanted = (namespace, pool, "http")
+    for service in found["services"]:
+        if (service["namespace"], service["name"], service["portName"]) == wanted:
+            return _Target(
+                endpoint=f"http://{service['address']}",
+                kubeconfig=Path(found["kubeconfig"]),
+                kubectl=find_kubectl(_own_programs()),
+            )
+    raise CommandError(
+        f"cluster {name!r} ({found['state']}) has no Service of pool {namespace}/{pool}: see "
+        "`tidegate status`"
+    )
+
+
+def _own_programs() -> Path:
+    """Folder of the local cluster's programs, kubectl among them."""
+    binaries = find_binaries(cache_directory())
+    return binaries.directory if binaries is not None else cache_directory() / "bin"
