@@ -1,11 +1,14 @@
 """A pod's life on the process kubelet: start, volumes, probes, end, restarts, jobs."""
 
+import subprocess
+import time
+
 import pytest
 from support.cluster_objects import Namespace, http_server, pod_spec, shell, until
 
 pytestmark = pytest.mark.e2e
 
-_WAIT = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+_WAIT = "trap 'exit 0' TERM; sleep 1000 & wait"
 
 
 def _volume(name: str, **source: object) -> dict[str, object]:
@@ -32,20 +35,22 @@ def test_containers_of_a_pod_share_volumes_and_see_their_own_identity(space: Nam
         {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "colour"}}},
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "key"}}},
         {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-        {"name": "GPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.nvidia.com/gpu"}}},
+        {"name": "CORES", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
         {"name": "BOTH", "value": "$(COLOUR)-$(NODE)-$$(COLOUR)-$(ABSENT)"},
     ]
     script = (
-        "echo $BOTH $KEY $GPUS; hostname; pwd; cat /etc/own/config/colour"
+        "echo $BOTH $KEY $CORES; hostname; pwd; cat /etc/own/config/colour"
         " /never/on/this/machine/a/b; echo from-first > /dev/shm/note;"
         " cat /var/run/secrets/kubernetes.io/serviceaccount/namespace;" + _WAIT
     )
-    limits = {"limits": {"nvidia.com/gpu": "2"}}
+    limits = {"limits": {"cpu": "1500m"}}
     first = shell(
         script, "first", env=env, volumeMounts=mounts, workingDir="/usr", resources=limits
     )
     second = shell(
-        "until cat /dev/shm/note; do sleep 0.1; done;" + _WAIT, "second", volumeMounts=mounts
+        "until cat /dev/shm/note 2> /dev/null; do sleep 0.5; done;" + _WAIT,
+        "second",
+        volumeMounts=mounts,
     )
     space.pod("pair", pod_spec(first, second, volumes=volumes))
     space.wait_ready("pair")
@@ -119,30 +124,17 @@ def test_a_failed_liveness_probe_restarts_the_container(space: Namespace) -> Non
 def test_pre_stop_runs_before_the_signal_and_grace_ends_what_ignores_it(space: Namespace) -> None:
     volumes = [_volume("shared", emptyDir={})]
     mounts = [_mount("shared", "/shared")]
-    hook = {
-        "preStop": {
-            "exec": {
-                "command": [
-                    "sh",
-                    "-c",
-                    "sleep 1; echo hook > /proc/1/fd/1 || echo hook >> /shared/order",
-                ]
-            }
-        }
-    }
-    hook["preStop"]["exec"]["command"][2] = "sleep 1; echo hook >> /shared/order"
+    command = ["sh", "-c", "sleep 1; echo hook >> /shared/order"]
+    hook = {"preStop": {"exec": {"command": command}}}
     polite = shell(
-        "trap 'echo term >> /shared/order; cat /shared/order; exit 0' TERM; while :; do sleep 0.1; done",
+        "trap 'echo term >> /shared/order; cat /shared/order; exit 0' TERM; sleep 1000 & wait",
         "polite",
         lifecycle=hook,
         volumeMounts=mounts,
     )
-    deaf = shell("trap '' TERM; while :; do sleep 0.1; done", "deaf", volumeMounts=mounts)
+    deaf = shell("trap '' TERM; while :; do sleep 1; done", "deaf", volumeMounts=mounts)
     space.pod("ends", pod_spec(polite, deaf, volumes=volumes, terminationGracePeriodSeconds=4))
     space.wait_ready("ends")
-    import subprocess
-    import time
-
     follower = subprocess.Popen(
         [
             space.cluster.binaries.path("kubectl"),
