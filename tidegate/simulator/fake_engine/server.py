@@ -15,6 +15,7 @@ import signal
 import socket
 from types import TracebackType
 
+import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -38,7 +39,11 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ApiError as error:
         return error.response()
     except web.HTTPException as error:
-        return web.json_response({"detail": error.reason}, status=error.status)
+        return web.Response(
+            body=orjson.dumps({"detail": error.reason}),
+            status=error.status,
+            content_type="application/json",
+        )
 
 
 class FakeEngine:

@@ -59,7 +59,8 @@ class AnswerHead:
             "logprobs": None,
             "finish_reason": None,
         }
-        return self.chunk_start() + orjson.dumps(body) + b"]}\n\n"
+        end = b'],"prompt_token_ids":null,"prompt_text":null}\n\n'
+        return self.chunk_start() + orjson.dumps(body) + end
 
     def delta_chunk(
         self,
@@ -94,6 +95,7 @@ class AnswerHead:
 
     def whole(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> bytes:
         """The body of an answer that is not streamed."""
+        prompt = ("prompt_logprobs", "prompt_token_ids", "prompt_text") if self.chat else ()
         return orjson.dumps(
             {
                 "id": self.answer_id,
@@ -108,6 +110,7 @@ class AnswerHead:
                     "prompt_tokens_details": None,
                     "completion_tokens_details": None,
                 },
+                **dict.fromkeys(prompt),
                 "kv_transfer_params": None,
                 "ec_transfer_params": None,
                 "metrics": None,
@@ -139,6 +142,7 @@ class AnswerHead:
             "finish_reason": sequence.finish_reason,
             "stop_reason": sequence.stop_reason,
             "token_ids": None,
+            **({} if self.chat else {"prompt_logprobs": None, "prompt_token_ids": None}),
             "routed_experts": None,
         }
 
