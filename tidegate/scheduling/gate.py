@@ -12,22 +12,17 @@ in flight, so that no wrong belief about the engine can shut it for good):
   feedback delay (about a step), plus one; it grows by one after each step that ended with free
   seats, free KV and a queue of ours while the window was what held us back; it is halved when more
   than 5% of recent requests waited over two steps in the engine (their 95th percentile exceeds 2).
-* Less than two budgets of prefill tokens are outstanding: one for the step that runs, which we
-  shall hear of when it ends, and one for the step that the engine begins at that moment. A prompt
-  of many budgets passes once less than that is ahead of it. Each step seen is taken to have
-  prefilled, oldest first, what the running sequences left of its budget.
-* A seat is free, or will be within one feedback delay: ``in flight < seats + ends per step``. So a
-  freed seat is taken at once where many end in each step, and nothing waits for a seat where ends
-  are rare. Seats are ``max_num_seqs``; not configured, the number that the engine is seen to run
-  while others wait in it.
-* The KV cache has room for one more prompt. Its capacity is what our requests hold (prompt and one
-  token a step) divided by the engine's own figure of use at the same moment, hence in the same
-  measure, prefix sharing included.
+* Less than two steps' worth of prefill tokens is outstanding (a step's worth: what the running
+  sequences leave of its budget): one for the step that runs, which we shall hear of when it ends,
+  and one for the step that the engine begins at that moment. A prompt of many budgets passes once
+  less than that is ahead of it. Each step seen is taken to have prefilled its worth, oldest first.
+* A seat is free or about to be (``engine_seats``).
+* The KV cache has room for one more prompt (``engine_kv``).
 
 A step is what the host sees of one: the gap between two tokens of a stream, or the plug-in's step
 statistics. Nothing here runs on a timer: places are freed by ends and starts alone. What the engine
 does not tell is never taken for zero: without seats or KV the window grows only on evidence that
-the last requests were started at once.
+the last request was started at once.
 """
 
 from __future__ import annotations
@@ -35,23 +30,28 @@ from __future__ import annotations
 from collections import deque
 
 from tidegate.scheduling.contracts import EngineLimits
+from tidegate.scheduling.engine_kv import EngineKv
+from tidegate.scheduling.engine_seats import WAIT_BOUND_STEPS, EngineSeats
 
 DEFAULT_BUDGET_TOKENS = 2_048
-TYPICAL_PROMPT_TOKENS = 512
-"""For the first window only."""
-WAIT_BOUND_STEPS = 2
 _WAITS_KEPT = 64
 _WAITS_NEEDED = 20
-_ENDS_OVER_STEPS = 32
-_PROMPTS_OVER = 16
-_KV_FULL_RATIO = 0.98
-_KV_MEASURABLE_RATIO = 0.05
 
 
 class _Flight:
-    __slots__ = ("dispatched_step", "own_steps", "prefill_tokens", "prompt_tokens", "sequences")
+    __slots__ = (
+        "dispatched_step",
+        "expected_steps",
+        "own_steps",
+        "prefill_tokens",
+        "prompt_tokens",
+        "sequences",
+        "started_step",
+    )
 
-    def __init__(self, sequences: int, prompt_tokens: int, step: int, own_steps: int) -> None:
+    def __init__(
+        self, sequences: int, prompt_tokens: int, step: int, own_steps: int, expected_steps: int
+    ) -> None:
         self.sequences = sequences
         self.prompt_tokens = prompt_tokens
         self.prefill_tokens = prompt_tokens
@@ -59,35 +59,31 @@ class _Flight:
         self.dispatched_step = step
         self.own_steps = own_steps
         """Steps that its own prefill takes."""
+        self.expected_steps = expected_steps
+        """Steps that its prefill takes with those before it; longer, and it lacks a seat or KV."""
+        self.started_step: int | None = None
 
 
 class Gate:
     """For pools that generate."""
 
     def __init__(self, limits: EngineLimits, now: float) -> None:
+        self._seats = EngineSeats()
+        self._kv = EngineKv()
         self._budget_tokens = DEFAULT_BUDGET_TOKENS
-        self._configured_seats: int | None = None
-        self._seen_seats: int | None = None
         self.apply_limits(limits)
-        self._window = max(2, self._budget_tokens // TYPICAL_PROMPT_TOKENS + 1)
+        self._window = 2
+        self._flights: dict[str, _Flight] = {}
         self._unstarted: dict[str, _Flight] = {}
-        self._started: dict[str, tuple[_Flight, int]] = {}
-        """With the step in which each started."""
+        """Oldest first."""
         self._not_started = 0
         self._running = 0
         self._prefill_tokens = 0
+        """Outstanding, of those not started."""
         self._step = 0
-        self._ended_in_step = 0
-        self._ends_per_step = 0.0
-        self._waits: deque[bool] = deque(maxlen=_WAITS_KEPT)
+        self._late: deque[bool] = deque(maxlen=_WAITS_KEPT)
         """Of each recent start, whether it waited longer than the bound."""
-        self._last_start_at_once = False
-        self._held_prompts = 0
-        self._held_since = 0
-        """Sum over running sequences of the step in which they started."""
-        self._mean_prompt_tokens = 0.0
-        self._kv_capacity_tokens: float | None = None
-        self._kv_known = False
+        self._last_started_at_once = False
 
     @property
     def window(self) -> int:
@@ -107,31 +103,33 @@ class Gate:
     def apply_limits(self, limits: EngineLimits) -> None:
         """Hot reload of what is configured of the engine."""
         self._budget_tokens = limits.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
-        self._configured_seats = limits.max_num_seqs
+        self._seats.configured = limits.max_num_seqs
 
     def is_open(self) -> bool:
         """Whether one more request may be dispatched now."""
-        if not self.in_flight:
+        if not self._flights:
             return True
-        if self._not_started >= self._window:
-            return False
-        if self._prefill_tokens >= 2 * self._budget_tokens:
-            return False
-        seats = self._seats()
-        if seats is not None and self.in_flight >= seats + int(self._ends_per_step + 0.5):
-            return False
-        return self._has_kv()
+        return (
+            self._not_started < self._window
+            and self._prefill_tokens < 2 * self._prefill_per_step()
+            and self._seats.has_room(self.in_flight)
+            and self._kv.has_room()
+        )
 
     def dispatched(self, request_id: str, sequences: int, prompt_tokens: int, now: float) -> None:
         """A request goes to the engine."""
-        own_steps = prompt_tokens // self._prefill_per_step() + 1
-        self._unstarted[request_id] = _Flight(sequences, prompt_tokens, self._step, own_steps)
+        per_step = self._prefill_per_step()
+        own_steps = prompt_tokens // per_step + 1
+        expected_steps = (self._prefill_tokens + prompt_tokens) // per_step + 2
+        flight = _Flight(sequences, prompt_tokens, self._step, own_steps, expected_steps)
+        self._seats.dispatched(request_id, self.in_flight)
+        self._kv.dispatched(prompt_tokens)
+        self._flights[request_id] = self._unstarted[request_id] = flight
         self._not_started += sequences
         self._prefill_tokens += prompt_tokens
-        self._held_prompts += prompt_tokens
-        if not self._mean_prompt_tokens:
-            self._mean_prompt_tokens = prompt_tokens
-        self._mean_prompt_tokens += (prompt_tokens - self._mean_prompt_tokens) / _PROMPTS_OVER
+        if not self._step:
+            mean_tokens = self._prefill_tokens // len(self._unstarted)
+            self._window = max(2, self._budget_tokens // max(1, mean_tokens) + 1)
 
     def started(self, request_id: str, now: float) -> None:
         """Its first token or prefill progress was seen; later calls change nothing."""
@@ -140,71 +138,60 @@ class Gate:
             return
         self._forget_prefill(flight)
         self._running += flight.sequences
-        self._held_since += flight.sequences * self._step
-        self._started[request_id] = (flight, self._step)
-        self._judge_wait(self._step - flight.dispatched_step - flight.own_steps)
+        flight.started_step = self._kv.started(flight.sequences)
+        elapsed = self._step - flight.dispatched_step
+        at_once = elapsed <= flight.expected_steps
+        self._last_started_at_once = at_once
+        self._seats.started(request_id, at_once)
+        self._note_wait(elapsed - flight.own_steps)
 
     def ended(self, request_id: str, now: float) -> None:
         """It has ended, however; exactly once (KeyError: not in flight)."""
-        flight = self._unstarted.pop(request_id, None)
-        if flight is not None:
+        flight = self._flights.pop(request_id)
+        if flight.started_step is None:
+            del self._unstarted[request_id]
             self._forget_prefill(flight)
         else:
-            flight, step = self._started.pop(request_id)
             self._running -= flight.sequences
-            self._held_since -= flight.sequences * step
-            self._ended_in_step += flight.sequences
-        self._held_prompts -= flight.prompt_tokens
+        self._kv.ended(flight.prompt_tokens, flight.sequences, flight.started_step)
+        self._seats.ended(request_id, flight.sequences)
 
     def step(self, now: float, queue_nonempty: bool) -> None:
         """The engine ended a step; ``queue_nonempty``: we have something it could have had."""
-        self._prefilled(self._prefill_per_step())
         self._step += 1
-        self._ends_per_step += (self._ended_in_step - self._ends_per_step) / _ENDS_OVER_STEPS
-        self._ended_in_step = 0
-        held_back = queue_nonempty and self._not_started >= self._window
-        if held_back and self._has_free_seat() and self._has_free_kv():
+        self._prefilled(self._prefill_per_step())
+        self._kv.step()
+        self._seats.step()
+        overdue = self._overdue()
+        if overdue is not None:
+            if self._kv.has_room():
+                self._seats.overdue(overdue, self._running)
+        elif queue_nonempty and self._not_started >= self._window and self._has_free_seat_and_kv():
             self._window += 1
 
     def engine_metrics(
         self, running: int | None, waiting: int | None, kv_used_ratio: float | None, now: float
     ) -> None:
         """What the engine says of itself, in sequences and 0..1; None: unknown."""
-        if running is not None and waiting is not None:
-            if waiting > 0 and running > 0:
-                self._seen_seats = running
-            elif self._seen_seats is not None and running >= self._seen_seats:
-                self._seen_seats = running + 1  # nothing waits: it may have room for more
-        self._kv_known = kv_used_ratio is not None
-        if kv_used_ratio is None or kv_used_ratio < _KV_MEASURABLE_RATIO or not self._running:
-            return
-        if waiting is not None and waiting > self._not_started:
-            return  # it has preempted some: they hold nothing, so the quotient would be too high
-        self._kv_capacity_tokens = self._held_tokens() / min(kv_used_ratio, 1.0)
+        preempted = waiting is not None and waiting > self._not_started
+        self._kv.reading(kv_used_ratio, self._prefill_tokens, preempted)
 
-    def _seats(self) -> int | None:
-        if self._configured_seats is not None:
-            return self._configured_seats
-        return self._seen_seats
+    def _has_free_seat_and_kv(self) -> bool:
+        seats = self._seats.number
+        if seats is None or not self._kv.known:
+            return self._last_started_at_once
+        return self.in_flight < seats and self._kv.has_room()
 
-    def _has_free_seat(self) -> bool:
-        seats = self._seats()
-        return self._last_start_at_once if seats is None else self.in_flight < seats
-
-    def _has_kv(self) -> bool:
-        capacity = self._kv_capacity_tokens
-        if capacity is None:
-            return True  # the window alone decides
-        return self._held_tokens() + self._mean_prompt_tokens <= _KV_FULL_RATIO * capacity
-
-    def _has_free_kv(self) -> bool:
-        return self._has_kv() if self._kv_known else self._last_start_at_once
-
-    def _held_tokens(self) -> int:
-        return self._held_prompts + self._running * self._step - self._held_since
+    def _overdue(self) -> str | None:
+        """The oldest that has not started, if its prefill alone does not explain why."""
+        for request_id, flight in self._unstarted.items():
+            # Estimates of steps err in proportion: a long prefill is given a quarter more.
+            allowed = flight.expected_steps * 5 // 4 + WAIT_BOUND_STEPS
+            return request_id if self._step - flight.dispatched_step > allowed else None
+        return None
 
     def _prefill_per_step(self) -> int:
-        # vLLM serves running sequences first; a budget they fill leaves prefills waiting anyway.
+        # vLLM serves running sequences first; where they fill the budget, prefills crawl.
         return max(self._budget_tokens - self._running, self._budget_tokens // 4, 1)
 
     def _prefilled(self, tokens: int) -> None:
@@ -221,12 +208,11 @@ class Gate:
         self._prefill_tokens -= flight.prefill_tokens
         flight.prefill_tokens = 0
 
-    def _judge_wait(self, waited_steps: int) -> None:
-        self._last_start_at_once = waited_steps <= 1
-        self._waits.append(waited_steps > WAIT_BOUND_STEPS)
-        if len(self._waits) >= _WAITS_NEEDED and sum(self._waits) * 20 > len(self._waits):
+    def _note_wait(self, waited_steps: int) -> None:
+        self._late.append(waited_steps > WAIT_BOUND_STEPS)
+        if len(self._late) >= _WAITS_NEEDED and sum(self._late) * 20 > len(self._late):
             self._window = max(1, self._window // 2)
-            self._waits.clear()
+            self._late.clear()
 
 
 class TokensInFlightGate:

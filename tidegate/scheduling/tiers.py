@@ -132,7 +132,9 @@ class Tiers(Generic[T]):
             and any(other.waiting for other in self._tiers if other is not tier)
         )
         if limited:
-            tier.limit_tag = max(tier.limit_tag, served) + tokens / tier.limit_ratio
+            cost = tokens / tier.limit_ratio
+            # One request's worth of credit: what fell due between two dispatches is not lost.
+            tier.limit_tag = max(tier.limit_tag, served - cost) + cost
         self._turns[tier.priority] = max(self._turns.get(tier.priority, 0.0), tier.turn_tag)
         tier.turn_tag += tokens
         return Grant(due, limited)

@@ -1,0 +1,86 @@
+"""Whether the engine's KV cache has room for one more prompt.
+
+What our requests hold is counted here at once: each its prompt, and one token a step for each
+sequence that runs. The engine's own figure (used, 0..1) comes late and seldom, but says what that
+count is worth: capacity = held and prefilled / used at the time of a reading, in the same measure,
+so that shared prefixes and speculation are in it. Between readings the count goes on.
+"""
+
+from __future__ import annotations
+
+FULL_RATIO = 0.98
+_MEASURABLE_RATIO = 0.05
+"""Below it the quotient is noise."""
+_PROMPTS_OVER = 16
+
+
+class EngineKv:
+    """KV use in tokens, of all requests in flight."""
+
+    __slots__ = (
+        "_capacity_tokens",
+        "_mean_prompt_tokens",
+        "_prompt_tokens",
+        "_running",
+        "_started_steps",
+        "_step",
+        "known",
+    )
+
+    def __init__(self) -> None:
+        self.known = False
+        """Whether the engine's last reading told its use."""
+        self._capacity_tokens: float | None = None
+        self._mean_prompt_tokens = 0.0
+        self._prompt_tokens = 0
+        self._running = 0
+        self._started_steps = 0
+        """Sum over running sequences of the step in which they started."""
+        self._step = 0
+
+    def dispatched(self, prompt_tokens: int) -> None:
+        """A request goes to the engine."""
+        self._prompt_tokens += prompt_tokens
+        if not self._mean_prompt_tokens:
+            self._mean_prompt_tokens = prompt_tokens
+        self._mean_prompt_tokens += (prompt_tokens - self._mean_prompt_tokens) / _PROMPTS_OVER
+
+    def started(self, sequences: int) -> int:
+        """It produces tokens from now on; returned is the step, for :meth:`ended`."""
+        self._running += sequences
+        self._started_steps += sequences * self._step
+        return self._step
+
+    def ended(self, prompt_tokens: int, sequences: int, started_step: int | None) -> None:
+        """It holds nothing any more."""
+        self._prompt_tokens -= prompt_tokens
+        if started_step is not None:
+            self._running -= sequences
+            self._started_steps -= sequences * started_step
+
+    def step(self) -> None:
+        """Each running sequence produced a token."""
+        self._step += 1
+
+    def reading(self, used_ratio: float | None, unfilled_tokens: int, preempted: bool) -> None:
+        """The engine's own figure; None: it does not tell.
+
+        ``unfilled_tokens``: of our prompts, not prefilled yet. ``preempted``: requests of ours lost
+        what they held, so that the quotient would be too high.
+        """
+        self.known = used_ratio is not None
+        if used_ratio is not None and used_ratio >= _MEASURABLE_RATIO and not preempted:
+            filled_tokens = max(1, self.held_tokens - unfilled_tokens)
+            self._capacity_tokens = filled_tokens / min(used_ratio, 1.0)
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens whose keys and values our requests hold."""
+        return self._prompt_tokens + self._running * self._step - self._started_steps
+
+    def has_room(self) -> bool:
+        """For one more prompt of the usual length; True while the capacity is not known."""
+        capacity = self._capacity_tokens
+        if capacity is None:
+            return True
+        return self.held_tokens + self._mean_prompt_tokens <= FULL_RATIO * capacity

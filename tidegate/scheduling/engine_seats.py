@@ -1,0 +1,109 @@
+"""How many sequences the engine runs at once, and how many more may stand ready for a seat.
+
+``max_num_seqs`` where it is configured. Otherwise it is learned: when a request is overdue in the
+engine's queue, the engine is taken to run as many as it can. One request more is let in as a probe
+now and then; a probe that starts at once raises the number and may be followed by the next at once,
+one that waits is the last for as many ends as keep probes within the 5% that may wait.
+
+While all seats are taken, a freed one is filled without a gap only if a request stands ready in the
+engine. As many may stand ready as will have their seat within the bound on waiting with 95%
+certainty, ends being taken as a Poisson process of the measured rate: none where ends are rare (a
+seat that idles for a step is little there), several where many end in each step.
+"""
+
+from __future__ import annotations
+
+from math import exp
+
+WAIT_BOUND_STEPS = 2
+_ENDS_OVER_STEPS = 32
+_ENDS_BETWEEN_PROBES = 40
+
+
+class EngineSeats:
+    """Configured or learned seats, and what may be in flight for them; in sequences."""
+
+    __slots__ = (
+        "_ended_in_step",
+        "_ends_per_step",
+        "_ends_until_probe",
+        "_learned",
+        "_probe",
+        "_ready",
+        "configured",
+    )
+
+    def __init__(self) -> None:
+        self.configured: int | None = None
+        self._learned: int | None = None
+        self._ready = 0
+        self._ends_per_step = 0.0
+        self._ended_in_step = 0
+        self._probe: str | None = None
+        self._ends_until_probe = 0
+
+    @property
+    def number(self) -> int | None:
+        """Seats of the engine; None: unknown, no request has had to wait for one yet."""
+        return self._learned if self.configured is None else self.configured
+
+    def has_room(self, in_flight: int) -> bool:
+        """Whether one more may be in flight."""
+        seats = self.number
+        if seats is None or in_flight < seats + self._ready:
+            return True
+        may_probe = self.configured is None and not self._ends_until_probe
+        return may_probe and self._probe is None and in_flight == seats + self._ready
+
+    def dispatched(self, request_id: str, in_flight: int) -> None:
+        """A request was let in when ``in_flight`` were."""
+        seats = self.number
+        if self.configured is None and seats is not None and in_flight >= seats + self._ready:
+            self._probe = request_id
+
+    def started(self, request_id: str, at_once: bool) -> None:
+        """It has its seat."""
+        if request_id != self._probe:
+            return
+        self._probe = None
+        if not at_once:
+            self._ends_until_probe = _ENDS_BETWEEN_PROBES
+        elif self._learned is not None:
+            self._learned += 1
+
+    def ended(self, request_id: str, sequences: int) -> None:
+        """It gave its seats back."""
+        if request_id == self._probe:
+            self._probe = None
+        self._ended_in_step += sequences
+        self._ends_until_probe = max(0, self._ends_until_probe - sequences)
+
+    def overdue(self, request_id: str, running: int) -> None:
+        """It waits in the engine though nothing but a seat is known to be short."""
+        if not running:
+            return
+        self._ends_until_probe = _ENDS_BETWEEN_PROBES
+        if self._learned is None:
+            self._learned = running
+        elif request_id != self._probe:  # a late probe says that the number is right
+            # Some seats may be free for just this moment, so one lower at a time.
+            self._learned = max(running, self._learned - 1)
+
+    def step(self) -> None:
+        """A step ended."""
+        self._ends_per_step += (self._ended_in_step - self._ends_per_step) / _ENDS_OVER_STEPS
+        self._ended_in_step = 0
+        self._ready = ready_for_seats(self._ends_per_step)
+
+
+def ready_for_seats(ends_per_step: float) -> int:
+    """The most that may stand ready: P(fewer ends within the bound) stays at most 5%."""
+    mean = ends_per_step * WAIT_BOUND_STEPS
+    if mean > 500:
+        return int(ends_per_step)  # exp(-mean) underflows; far beyond it anyway
+    ready, term, fewer = 0, exp(-mean), 0.0
+    while fewer + term <= 0.05:
+        fewer += term
+        ready += 1
+        term *= mean / ready
+    return ready
