@@ -94,7 +94,12 @@ class PoolMode:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,  # a ^C is ours: the pool's mode must still be restored
         )  # fmt: skip
-        out, err = await process.communicate()
+        try:
+            out, err = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         if process.returncode:
             reason = err.decode(errors="replace").strip().splitlines()
             raise CommandError(f"kubectl {arguments[0]}: {reason[-1] if reason else 'failed'}")
