@@ -1,6 +1,6 @@
 """A pass-through proxy in aiohttp that does nothing else: what the library alone costs.
 
-    python benchmarks/bare_proxy.py --upstream URL --port PORT [--core N]
+Usage: ``python benchmarks/bare_proxy.py --upstream URL --port PORT [--core N]``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""What the operator renders is what vLLM's own parser reads."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import parse_vllm_arguments
+from support.custom_resources import Json, pool
+from support.vllm_engine import ENVIRONMENT
+from tidegate_operator import api
+from tidegate_operator.render import render_children
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+HUB = {"huggingFace": {"repo": "acme/chat", "revision": "v1"}}
+POOLS: dict[str, tuple[Json, dict[str, Any]]] = {
+    "hub": (
+        pool(
+            model={"name": "chat-8b", "source": HUB, "maxModelLen": 32768},
+            engine={
+                "image": "vllm/vllm-openai:v0.32.0",
+                "parallelism": {"tensor": 2},
+                "args": ["--max-num-seqs=64", "--max_num_batched_tokens", "8k"],
+            },
+        ),
+        {
+            "model_tag": "acme/chat",
+            "revision": "v1",
+            "served_model_name": ["chat-8b"],
+            "max_model_len": 32768,
+            "tensor_parallel_size": 2,
+            "scheduling_policy": "priority",
+            "runner": "auto",
+            "max_num_seqs": 64,
+            "max_num_batched_tokens": 8000,
+        },
+    ),
+    "embeddings": (
+        pool(model={"name": "e", "task": "Embed", "source": {"uri": "s3://bucket/e"}}),
+        {
+            "model_tag": "s3://bucket/e",
+            "served_model_name": ["e"],
+            "max_model_len": None,
+            "tensor_parallel_size": 1,
+            "runner": "pooling",
+        },
+    ),
+}
+
+
+def engine_arguments(resource: Json) -> list[str]:
+    read = api.parse(api.ServingPool, resource)
+    assert isinstance(read, api.ServingPool), read
+    stateful_set = render_children(read, "registry/sidecar:1").stateful_set
+    containers = stateful_set["spec"]["template"]["spec"]["containers"]
+    arguments: list[str] = next(c for c in containers if c["name"] == "engine")["args"]
+    return arguments
+
+
+@pytest.fixture(scope="module")
+def parsed(python: Path) -> dict[str, dict[str, Any]]:
+    """vLLM takes seconds to import, so all pools go through in one process."""
+    done = subprocess.run(
+        [python, parse_vllm_arguments.__file__],
+        input=json.dumps([engine_arguments(resource) for resource, _ in POOLS.values()]),
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ENVIRONMENT},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(zip(POOLS, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_vllm_reads_what_the_operator_renders(parsed: dict[str, dict[str, Any]], name: str) -> None:
+    expected = POOLS[name][1]
+    assert {key: parsed[name][key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_the_socket_is_short_enough_and_the_shutdown_bounded(
+    parsed: dict[str, dict[str, Any]], name: str
+) -> None:
+    assert len(parsed[name]["uds"]) < 100
+    assert parsed[name]["shutdown_timeout"] > 0
