@@ -48,6 +48,7 @@ class _Connection(asyncio.Protocol):
         self._outcome = outcome
         self._transport: asyncio.Transport | None = None
         self._held: list[bytes] = []
+        self._tail = b""
         self._body_at = -1
         self._length = -1
         self._got = 0
@@ -73,13 +74,15 @@ class _Connection(asyncio.Protocol):
 
     def _send(self) -> None:
         assert self._transport is not None
-        self._held, self._body_at, self._length, self._got = [], -1, -1, 0
+        self._held, self._tail = [], b""
+        self._body_at, self._length, self._got = -1, -1, 0
         self._sent_at = time.perf_counter()
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self._held.append(data)
         self._got += len(data)
+        self._tail = data[-5:] if len(data) >= 5 else (self._tail + data)[-5:]
         if self._body_at < 0:
             joined = b"".join(self._held)
             end = joined.find(b"\r\n\r\n")
@@ -99,17 +102,14 @@ class _Connection(asyncio.Protocol):
 
     def _ends_chunked(self) -> bool:
         # Data of a chunk never ends in these five bytes: our events have no carriage returns.
-        last = self._held[-1]
-        if len(last) < 5 and len(self._held) > 1:
-            last = self._held[-2][-5:] + last
-        return last.endswith(b"0\r\n\r\n") and self._got > self._body_at
+        return self._tail == b"0\r\n\r\n" and self._got > self._body_at
 
     def _answered(self) -> None:
         took_ms = (time.perf_counter() - self._sent_at) * 1000
         answer = b"".join(self._held)
         head, body = answer[: self._body_at], answer[self._body_at :]
         if not head.startswith(b"HTTP/1.1 200"):
-            wrong = f"{head.partition(bytes(2))[0][:40]!r} {body[:200]!r}"
+            wrong = f"{head.partition(b'\r\n')[0][:40]!r} {body[:200]!r}"
         else:
             wrong = self._check(body if self._length >= 0 else dechunk(body))
         if wrong:

@@ -1,0 +1,154 @@
+"""The benchmarks' own parts: a figure's verdict, and a load client that notices wrong answers."""
+
+import asyncio
+import contextlib
+import importlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.fixture
+def report() -> ModuleType:
+    return importlib.import_module("report")
+
+
+@pytest.fixture
+def client() -> ModuleType:
+    return importlib.import_module("load_client")
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[int]:
+    canned = importlib.import_module("canned_engine")
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(canned.CannedEngine, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "op", "met"),
+    [(0.6, ">=", True), (0.59, ">=", False), (2.0, "<=", False), (0.6, "<=", True)],
+)
+def test_a_figure_is_met_by_its_aim(report: ModuleType, value: float, op: str, met: bool) -> None:
+    assert report.figure("f", value, "ratio", report.Aim(op, 0.6)).met is met
+
+
+def test_a_figure_without_a_value_says_why(report: ModuleType) -> None:
+    missing = report.figure("f", None, "ratio", report.Aim(">=", 1), "not installed")
+    assert missing.met is None
+    with pytest.raises(ValueError, match="needs a reason"):
+        report.figure("f", None, "ratio", report.Aim(">=", 1))
+
+
+def test_the_json_has_figures_with_their_aims(report: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    report.write_json(path, "proxy", [report.figure("f", 2.0, "1/s", report.Aim(">=", 1))])
+    written = json.loads(path.read_text())
+    assert written["figures"] == [
+        {
+            "name": "f",
+            "value": 2.0,
+            "unit": "1/s",
+            "aim": {"op": ">=", "value": 1},
+            "met": True,
+            "why": "",
+        }
+    ]
+
+
+async def measured(client: ModuleType, port: int, check: Any, **body: object) -> Any:
+    return await client.load(
+        port,
+        {"model": "bench-model", "messages": [], **body},
+        "key",
+        check,
+        connections=2,
+        warm_up_seconds=0.0,
+        seconds=0.1,
+        meter=lambda: 0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("check", "body"),
+    [
+        ("check_whole", {"max_tokens": 16}),
+        ("check_stream", {"max_tokens": 16, "stream": True}),
+        (
+            "check_stream",
+            {"max_tokens": 16, "stream": True, "stream_options": {"include_usage": 1}},
+        ),
+    ],
+    ids=["whole", "stream", "stream with usage"],
+)
+async def test_right_answers_are_timed(
+    client: ModuleType, engine: int, check: str, body: dict[str, object]
+) -> None:
+    outcome = await measured(client, engine, getattr(client, check)(16), **body)
+    assert outcome.wrong == 0
+    assert outcome.latencies_ms
+    assert outcome.percentile_ms(50) <= outcome.percentile_ms(99)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_wrong_answer_is_counted_and_not_timed(
+    client: ModuleType, engine: int, stream: bool
+) -> None:
+    check = client.check_stream(17) if stream else client.check_whole(17)
+    outcome = await measured(client, engine, check, max_tokens=16, stream=stream)
+    assert outcome.wrong == 2  # each connection stops at its first
+    assert "16 words" in outcome.errors[0]
+    assert not outcome.latencies_ms
+
+
+async def test_a_server_that_hangs_up_is_a_wrong_answer(client: ModuleType) -> None:
+    class HangsUp(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transport.close()
+
+    server = await asyncio.get_running_loop().create_server(HangsUp, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        outcome = await measured(client, port, client.check_whole(1))
+    assert outcome.wrong == 2
+    assert "closed" in outcome.errors[0]
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7])
+async def test_chunks_cut_anywhere_give_the_same_body(client: ModuleType, piece_bytes: int) -> None:
+    canned = importlib.import_module("canned_engine")
+    answer = b"".join(canned.streamed_answer(3, True, True))
+
+    class Dribbles(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport: Any = transport
+            self.sending: asyncio.Task[None] | None = None
+
+        def data_received(self, data: bytes) -> None:
+            self.sending = asyncio.create_task(self.dribble())
+
+        async def dribble(self) -> None:
+            with contextlib.suppress(ConnectionError):
+                for at in range(0, len(answer), piece_bytes):
+                    self.transport.write(answer[at : at + piece_bytes])
+                    await asyncio.sleep(0)
+
+    server = await asyncio.get_running_loop().create_server(Dribbles, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        outcome = await measured(client, port, client.check_stream(3))
+    assert outcome.wrong == 0
+    assert outcome.latencies_ms
