@@ -109,7 +109,7 @@ class _Connection(asyncio.Protocol):
         answer = b"".join(self._held)
         head, body = answer[: self._body_at], answer[self._body_at :]
         if not head.startswith(b"HTTP/1.1 200"):
-            wrong = f"{head.partition(b'\r\n')[0][:40]!r} {body[:200]!r}"
+            wrong = f"{head.splitlines()[0][:40]!r} {body[:200]!r}"
         else:
             wrong = self._check(body if self._length >= 0 else dechunk(body))
         if wrong:
