@@ -19,6 +19,7 @@ from aiohttp import web
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.admin import Admin
 from tidegate_sidecar.engine_watch import EngineWatch
+from tidegate_sidecar.http_server import TenantServer
 from tidegate_sidecar.proxy import Proxy
 from tidegate_sidecar.runtime import PolicyFiles, Runtime
 from tidegate_sidecar.settings import Settings
@@ -26,9 +27,6 @@ from tidegate_sidecar.settings import Settings
 log = logging.getLogger("tidegate.sidecar")
 
 _BACKLOG = 1024
-_CLIENT_IDLE_SECONDS = 300.0
-"""Idle connections of clients are closed after it; above the usual 60 s of load balancers."""
-_MAX_HEADER_BYTES = 32 * 1024
 
 
 class Sidecar:
@@ -57,14 +55,7 @@ class Sidecar:
         )
         self.admin_port = await self._listen(admin, settings.admin_address, settings.admin_port)
         tenants = web.ServerRunner(
-            web.Server(
-                Proxy(self.runtime).handle,
-                handler_cancellation=True,
-                access_log=None,
-                keepalive_timeout=_CLIENT_IDLE_SECONDS,
-                max_line_size=_MAX_HEADER_BYTES,
-                max_field_size=_MAX_HEADER_BYTES,
-            ),
+            TenantServer(Proxy(self.runtime)),
             shutdown_timeout=2.0,
         )
         self.port = await self._listen(tenants, settings.host, settings.port)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +122,38 @@ def _probes_only(open_exchanges: int) -> bool:
     return open_exchanges <= 1
 
 
-def raw_head(*lines: str, path: str = "/v1/chat/completions", tenant: str = ALICE) -> bytes:
-    """The head of a POST, for a test that speaks over a raw socket."""
-    first = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {KEYS[tenant]}"]
-    return "\r\n".join([*first, "Content-Type: application/json", *lines, "", ""]).encode()
+def raw_head(
+    *lines: str,
+    method: str = "POST",
+    path: str = "/v1/chat/completions",
+    content_type: str = "application/json",
+    authorization: Sequence[str] = (f"Authorization: Bearer {KEYS[ALICE]}",),
+) -> bytes:
+    """The head of a request, for a test that speaks over a raw socket."""
+    head = [f"{method} {path} HTTP/1.1", "Host: x", *authorization]
+    if content_type:
+        head.append(f"Content-Type: {content_type}")
+    return "\r\n".join([*head, *lines, "", ""]).encode("latin-1")
+
+
+async def speak(
+    sidecar: SidecarUnderTest, body: bytes | None = None, *lines: str, **head: Any
+) -> tuple[int, dict[str, str], Any]:
+    """One request over a raw socket, closed after it: (status, headers, JSON or None)."""
+    data = json.dumps(chat_body()).encode() if body is None else body
+    if not any(line.lower().startswith("transfer-encoding") for line in lines):
+        lines = (*lines, f"Content-Length: {len(data)}")
+    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    writer.write(raw_head("Connection: close", *lines, **head) + data)
+    try:
+        async with asyncio.timeout(20):
+            whole = await reader.read()
+    finally:
+        writer.close()
+    first, _, rest = whole.partition(b"\r\n\r\n")
+    status, *pairs = first.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value for name, value in (pair.split(": ", 1) for pair in pairs)}
+    return int(status.split()[1]), headers, json.loads(rest) if rest else None
 
 
 def chat_body(**extra: Any) -> Json:

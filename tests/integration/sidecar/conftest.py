@@ -26,16 +26,18 @@ async def engine() -> AsyncIterator[FaultyEngine]:
 async def start_sidecar(engine: FaultyEngine, tmp_path: Path) -> AsyncIterator[StartSidecar]:
     """``await start_sidecar(policy=..., setting=...)``: a sidecar before ``engine``.
 
-    At the end of the test another tenant is served, and the accounting oracle holds.
+    At the end of the test another tenant is served (unless not ``check_other``: it has no key or
+    no place), and the accounting oracle holds.
     """
     async with AsyncExitStack() as stack:
         started: list[SidecarUnderTest] = []
 
-        async def start(**options: object) -> SidecarUnderTest:
+        async def start(*, check_other: bool = True, **options: object) -> SidecarUnderTest:
             under_test = await stack.enter_async_context(
                 sidecar_under_test(tmp_path, engine.url, **options)  # type: ignore[arg-type]
             )
-            started.append(under_test)
+            if check_other:
+                started.append(under_test)
             return under_test
 
         yield start

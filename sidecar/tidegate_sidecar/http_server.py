@@ -1,0 +1,57 @@
+"""aiohttp's server without its own words: broken HTTP is answered in OpenAI's shape, unlogged.
+
+aiohttp logs a request that it cannot parse, and answers it with what it could not parse; both may
+hold a key.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import cast
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.errors import ApiError
+from tidegate_sidecar.proxy import Proxy, error_response
+
+_CLIENT_IDLE_SECONDS = 300.0
+"""Idle connections of clients are closed after it; above the usual 60 s of load balancers."""
+_MAX_HEADER_BYTES = 32 * 1024
+
+
+class _Connection(RequestHandler):
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun; another one cannot be sent")
+        error = ApiError(Outcome.MALFORMED, "The request is not valid HTTP.", status=status)
+        response = error_response(error, secrets.token_hex(12))
+        response.force_close()
+        return response
+
+
+class TenantServer(web.Server):
+    """The server of the tenants' port."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(proxy.handle, handler_cancellation=True)
+
+    def __call__(self) -> RequestHandler:
+        """One connection's handler."""
+        return _Connection(
+            self,
+            loop=self._loop,
+            access_log=cast(logging.Logger, None),  # None is aiohttp's own way to say no log
+            keepalive_timeout=_CLIENT_IDLE_SECONDS,
+            max_line_size=_MAX_HEADER_BYTES,
+            max_field_size=_MAX_HEADER_BYTES,
+        )

@@ -1,0 +1,204 @@
+"""O11 (sizes), O8 and O10 on the wire, R15 (what is no request)."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from support.faulty_engine import FaultyEngine
+from support.sidecar import ALICE, SidecarUnderTest, chat_body, raw_head, speak
+
+from .conftest import StartSidecar
+
+pytestmark = pytest.mark.integration
+
+LIMIT = 100_000
+
+
+def image_body(size: int) -> bytes:
+    url = "data:image/png;base64," + "A" * size
+    part = {"type": "image_url", "image_url": {"url": url}}
+    return json.dumps(chat_body(messages=[{"role": "user", "content": [part]}])).encode()
+
+
+async def test_o11_a_large_image_passes_byte_by_byte(
+    sidecar: SidecarUnderTest, engine: FaultyEngine
+) -> None:
+    body = image_body(3 * 1024 * 1024)
+    status, _, _ = await speak(sidecar, body)
+    assert status == 200
+    assert engine.requests[0].body.startswith(body[:-1])
+
+
+async def test_o11_just_at_the_limit_and_one_byte_above(start_sidecar: StartSidecar) -> None:
+    body = json.dumps(chat_body(user="u" * 1000)).encode()
+    sidecar = await start_sidecar(max_body_bytes=len(body))
+    assert (await speak(sidecar, body))[0] == 200
+    status, _, answer = await speak(sidecar, body + b" ")
+    assert status == 413
+    assert answer["error"]["code"] == "body_too_large"
+    assert str(len(body)) in answer["error"]["message"]
+    assert sidecar.outcomes(ALICE) == {"completed": 1, "body_too_large": 1}
+
+
+async def test_o11_chunked_above_the_limit(start_sidecar: StartSidecar) -> None:
+    sidecar = await start_sidecar(max_body_bytes=LIMIT)
+    piece = b"%x\r\n%b\r\n" % (50_000, b"x" * 50_000)
+    status, _, answer = await speak(sidecar, piece * 4 + b"0\r\n\r\n", "Transfer-Encoding: chunked")
+    assert (status, answer["error"]["code"]) == (413, "body_too_large")
+
+
+async def test_o11_gzip_that_inflates_above_the_limit_costs_bounded_memory(
+    start_sidecar: StartSidecar,
+) -> None:
+    sidecar = await start_sidecar(max_body_bytes=LIMIT)
+    bomb = gzip.compress(b" " * 200_000_000)
+    tracemalloc.start()
+    try:
+        status, _, answer = await speak(sidecar, bomb, "Content-Encoding: gzip")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (status, answer["error"]["code"]) == (413, "body_too_large")
+    assert peak < 20_000_000
+
+
+async def test_o11_gzip_within_the_limit_passes(
+    sidecar: SidecarUnderTest, engine: FaultyEngine
+) -> None:
+    body = json.dumps(chat_body(max_tokens=3)).encode()
+    status, _, _ = await speak(sidecar, gzip.compress(body), "Content-Encoding: gzip")
+    assert status == 200
+    assert engine.requests[0].body == body
+    assert "content-encoding" not in engine.requests[0].headers
+
+
+async def test_o11_expect_is_answered_before_the_body_is_sent(sidecar: SidecarUnderTest) -> None:
+    body = json.dumps(chat_body()).encode()
+    head = raw_head("Expect: 100-continue", f"Content-Length: {len(body)}", "Connection: close")
+    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    writer.write(head)
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == (
+        b"HTTP/1.1 100 Continue\r\n\r\n"
+    )
+    writer.write(body)
+    assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_o11_expect_of_a_body_too_large_is_refused_unsent(
+    start_sidecar: StartSidecar,
+) -> None:
+    sidecar = await start_sidecar(max_body_bytes=LIMIT)
+    head = raw_head("Expect: 100-continue", f"Content-Length: {LIMIT + 1}")
+    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    writer.write(head)
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    assert answer.startswith(b"HTTP/1.1 413")
+    writer.close()
+
+
+async def test_a_body_that_never_comes_is_408(start_sidecar: StartSidecar) -> None:
+    sidecar = await start_sidecar(body_seconds=0.2)
+    status, _, answer = await speak(sidecar, b"5\r\n{", "Transfer-Encoding: chunked")
+    assert (status, answer["error"]["type"]) == (408, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    ("body", "lines", "head", "status", "param"),
+    [
+        (b'{"model": "test-model", "messages": [', (), {}, 400, None),
+        (b"[]", (), {}, 400, None),
+        (b'"x"', (), {}, 400, None),
+        (b'{"model": NaN}', (), {}, 400, None),
+        (b'{"model": "a", "model": "b"}', (), {}, 400, "model"),
+        ('{"model": "a"}'.encode("utf-16"), (), {}, 400, None),
+        (b"", (), {}, 400, None),
+        (b"{}", (), {}, 400, "model"),
+        (b"{}", (), {"content_type": "text/plain"}, 415, None),
+        (b"{}", (), {"content_type": ""}, 415, None),
+        (b"{}", ("Content-Encoding: br",), {}, 400, None),
+        (b"{}", ("Content-Encoding: x-own",), {}, 415, None),
+        (b"not gzip", ("Content-Encoding: gzip",), {}, 400, None),
+        (b"", (), {"method": "GET"}, 405, None),
+        (b"", (), {"method": "HEAD"}, 405, None),
+        (b"", (), {"method": "DELETE", "path": "/v1/models"}, 405, None),
+        (b"{}", (), {"path": "/v1/chat/completions/"}, 404, None),
+        (b"{}", (), {"path": "//v1/chat/completions"}, 404, None),
+        (b"{}", (), {"path": "/v1/other"}, 404, None),
+        (b"{}", (), {"path": "/metrics"}, 404, None),
+    ],
+)
+async def test_r15_what_is_no_request(
+    sidecar: SidecarUnderTest,
+    engine: FaultyEngine,
+    body: bytes,
+    lines: tuple[str, ...],
+    head: dict[str, str],
+    status: int,
+    param: str | None,
+) -> None:
+    answered, headers, answer = await speak(sidecar, body, *lines, **head)
+    assert answered == status
+    assert headers["x-request-id"]
+    assert headers["content-type"].startswith("application/json")
+    if head.get("method") != "HEAD":
+        assert set(answer["error"]) == {"message", "type", "param", "code"}
+        assert answer["error"]["type"] == "invalid_request_error"
+        assert answer["error"]["param"] == param
+    if status == 405:
+        assert "POST" in headers["allow"] or "GET" in headers["allow"]
+    assert not engine.requests
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models"])
+async def test_r15_options(sidecar: SidecarUnderTest, path: str) -> None:
+    status, headers, _ = await speak(sidecar, b"", method="OPTIONS", path=path)
+    assert status == 204
+    assert "OPTIONS" in headers["allow"]
+
+
+@pytest.mark.parametrize("value", [None, 0, -1, "5", 1e9, True, 10**9, 5])
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+async def test_o8_on_the_wire(
+    sidecar: SidecarUnderTest, engine: FaultyEngine, field: str, value: Any
+) -> None:
+    async with sidecar.chat(**{field: value}) as response:
+        body = await response.json()
+    if value is None or (type(value) is int and value == 5):
+        assert response.status == 200
+        assert engine.requests[0].json()[field] == (1024 if value is None else 5)
+    else:
+        assert response.status == 400
+        assert body["error"]["param"] == field
+
+
+@pytest.mark.parametrize("prompt", ["abc", ["a", "b"], [1, 2, 3], [[1, 2], [3, 4]]])
+async def test_o10_shapes_pass_unchanged(
+    sidecar: SidecarUnderTest, engine: FaultyEngine, prompt: Any
+) -> None:
+    body = {"model": "test-model", "prompt": prompt, "max_tokens": 3}
+    async with sidecar.request("/v1/completions", body) as response:
+        assert response.status == 200
+    assert engine.requests[0].json() == body
+
+
+@pytest.mark.parametrize("prompt", [[], [[]], ["a", 1], [1.5], None])
+async def test_o10_malformed_shapes_are_400(sidecar: SidecarUnderTest, prompt: Any) -> None:
+    body = {"model": "test-model", "prompt": prompt}
+    async with sidecar.request("/v1/completions", body) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["param"] == "prompt"
+
+
+async def test_a_request_whose_http_is_broken_harms_nobody(sidecar: SidecarUnderTest) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nbad header\r\n\r\n")
+    answer = await asyncio.wait_for(reader.read(), 5)
+    assert answer.startswith(b"HTTP/1.0 400")
+    assert b"bad header" not in answer
+    writer.close()
