@@ -1,0 +1,188 @@
+"""The gate's control law before a small engine, judged by throughput, wait and idling at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import cycle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tidegate.scheduling.contracts import EngineLimits
+from tidegate.scheduling.gate import Gate, TokensInFlightGate
+
+Shape = tuple[str, int, int]
+
+
+def shapes(name: str, count: int) -> list[Shape]:
+    """(id, prompt, output) of a kind of traffic, spread evenly over its range."""
+    prompts, outputs = {
+        "chat": (range(50, 400, 37), range(20, 250, 23)),
+        "long": (range(14_000, 18_000, 511), range(50, 200, 17)),
+        "writing": (range(50, 400, 37), range(1500, 2500, 101)),
+    }[name]
+    prompt, output = cycle(prompts), cycle(outputs)
+    return [(f"{name}{i}", next(prompt), next(output)) for i in range(count)]
+
+
+WORK = {
+    "chat": shapes("chat", 1200),
+    "16K prompts": shapes("long", 60),
+    "2K outputs": shapes("writing", 80),
+    "step change": shapes("chat", 400) + shapes("long", 40) + shapes("writing", 60),
+}
+
+
+def alone(work: list[Shape], engine: Any) -> Any:
+    """The engine gets all requests at once."""
+    left = len(work)
+
+    def on_step(events: Any) -> None:
+        nonlocal left
+        left -= len(events.ended)
+
+    for shape in work:
+        engine.submit(*shape)
+    engine.run(on_step, lambda: False, lambda: not left)
+    return engine
+
+
+def gated(work: list[Shape], engine: Any, limits: EngineLimits, kv_known: bool = True) -> Any:
+    """The same through a gate, whose host sees tokens only, and metrics every 25 steps."""
+    gate = Gate(limits, 0.0)
+    queue, left = deque(work), len(work)
+    spoke: dict[str, int] = {}
+    step = heard = 0
+
+    def pump() -> None:
+        while queue and gate.is_open():
+            id, prompt, output = queue.popleft()
+            gate.dispatched(id, 1, prompt, engine.now)
+            engine.submit(id, prompt, output)
+
+    def on_step(events: Any) -> None:
+        nonlocal left, step, heard
+        first, ended = set(events.first_tokens), set(events.ended)
+        for id in events.tokens:
+            if id in first:
+                gate.started(id, engine.now)
+            if spoke.get(id) == step:
+                step += 1
+                gate.step(engine.now, bool(queue))
+            spoke[id] = step
+            if id in ended:
+                gate.ended(id, engine.now)
+                left -= 1
+            pump()
+        heard += 1
+        if heard % 25 == 0:
+            used = engine.kv_used / engine.kv_tokens if kv_known else None
+            gate.engine_metrics(len(engine.running), len(engine.waiting), used, engine.now)
+            pump()
+
+    pump()
+    engine.run(on_step, lambda: bool(queue), lambda: not left)
+    assert gate.in_flight == gate.not_started == 0
+    return engine
+
+
+def p95(values: list[int]) -> int:
+    return sorted(values)[int(len(values) * 0.95)]
+
+
+@pytest.mark.parametrize("kv_tokens", [10**9, 300_000], ids=["KV plenty", "KV short"])
+@pytest.mark.parametrize("seats", [16, 128])
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+def test_the_engine_is_kept_busy_and_its_queue_short(
+    build: SimpleNamespace, work: list[Shape], seats: int, kv_tokens: int
+) -> None:
+    reference = alone(work, build.engine(seats, kv_tokens=kv_tokens))
+    engine = gated(work, build.engine(seats, kv_tokens=kv_tokens), EngineLimits(seats, 2048))
+    assert reference.now / engine.now >= 0.97
+    assert p95(engine.waits_steps) <= 2
+    assert engine.idle_steps / engine.step_number <= 0.012  # small runs: the first fill counts
+
+
+@pytest.mark.parametrize("work", ["chat", "16K prompts", "step change"])
+def test_unknown_seats_and_kv_cost_little_and_are_not_taken_for_zero(
+    build: SimpleNamespace, work: str
+) -> None:
+    reference = alone(WORK[work], build.engine(128))
+    engine = gated(WORK[work], build.engine(128), EngineLimits(), kv_known=False)
+    assert reference.now / engine.now >= 0.9
+    assert p95(engine.waits_steps) <= 16
+
+
+def test_a_huge_prompt_passes_and_holds_back_the_next() -> None:
+    gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=2048), 0.0)
+    assert gate.is_open()
+    gate.dispatched("huge", 1, 200_000, 0.0)
+    assert not gate.is_open()
+    for step in range(100):
+        gate.step(float(step), True)
+        if gate.is_open():
+            break
+    assert 95 <= step <= 99, "open again once less than two budgets of it are left"
+    gate.ended("huge", 100.0)
+    assert gate.is_open()
+
+
+def test_places_are_freed_by_ends_and_starts_alone() -> None:
+    gate = Gate(EngineLimits(max_num_seqs=4, max_num_batched_tokens=8192), 0.0)
+    for number in range(4):
+        assert gate.is_open()
+        gate.dispatched(str(number), 1, 10, 0.0)
+    assert gate.not_started == gate.in_flight == 4
+    for _ in range(4):
+        gate.engine_metrics(0, 0, 0.0, 1e6)
+        assert not gate.is_open(), "no clock and no reading opens it"
+    gate.started("0", 1.0)
+    gate.started("0", 1.0)
+    assert (gate.not_started, gate.in_flight) == (3, 4)
+    gate.ended("0", 2.0)
+    assert gate.is_open()
+    with pytest.raises(KeyError):
+        gate.ended("0", 2.0)
+
+
+def test_the_window_is_halved_when_requests_wait_in_the_engine() -> None:
+    gate = Gate(EngineLimits(max_num_batched_tokens=8192), 0.0)
+    gate.dispatched("first", 1, 100, 0.0)
+    window = gate.window
+    gate.started("first", 0.0)
+    number = 0
+    while gate.window == window and number < 100:
+        gate.dispatched(str(number), 1, 100, 0.0)
+        for _ in range(6):
+            gate.step(0.0, False)
+        gate.started(str(number), 0.0)
+        number += 1
+    assert gate.window == window // 2
+    assert number <= 25
+
+
+def test_sequences_count_and_not_requests() -> None:
+    gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=8192), 0.0)
+    gate.dispatched("n", 8, 10, 0.0)
+    assert gate.not_started == 8
+    assert not gate.is_open()
+    gate.started("n", 1.0)
+    assert not gate.is_open(), "all seats are taken"
+    gate.ended("n", 2.0)
+    assert gate.in_flight == 0
+
+
+def test_embeddings_are_gated_by_tokens_in_flight() -> None:
+    gate = TokensInFlightGate(EngineLimits(max_num_batched_tokens=1000), 0.0)
+    gate.dispatched("huge", 1, 50_000, 0.0)
+    assert not gate.is_open()
+    gate.ended("huge", 1.0)
+    for number in range(4):
+        assert gate.is_open()
+        gate.dispatched(str(number), 2, 500, 1.0)
+    assert not gate.is_open()
+    assert gate.not_started == gate.in_flight == 8
+    assert gate.window >= 1
+    gate.ended("0", 2.0)
+    assert gate.is_open()
