@@ -61,6 +61,7 @@ class Ticket:
         "outcome",
         "output_tokens",
         "request",
+        "role_event",
         "step",
         "usage",
     )
@@ -75,6 +76,8 @@ class Ticket:
         self.opaque = False
         """Its answer is not streamed."""
         self.empty_engine_readings = 0
+        self.role_event = False
+        """Its stream begins with an event without a token."""
         self.step = -1
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
@@ -94,9 +97,15 @@ class Ticket:
         if self._refusal is not None:
             raise self._refusal
 
-    def progress(self, tokens: int) -> None:
-        """Output tokens came; the first call is the first token."""
+    def events_seen(self, events: int, before: int) -> int:
+        """Events of its stream came, ``events`` in all, ``before`` of them told already.
+
+        One event is about one token. The first is the sign that it started; in a chat it holds
+        the role and no token.
+        """
+        tokens = events - before - (self.role_event and before == 0)
         self._dispatcher._progress(self, tokens)
+        return events
 
     def requeue(self) -> None:
         """The engine did no work for it: back to its old place."""

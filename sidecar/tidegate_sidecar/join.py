@@ -62,7 +62,7 @@ class Joiner:
         """Take in bytes of the stream."""
         self._pieces.append(chunk)
         self.size_bytes += len(chunk)
-        self.events += chunk.count(b"data:")
+        self.events += max(0, chunk.count(b"data:") - chunk.count(b"[DONE]"))
 
     def answer(self) -> bytes:
         """The joined body, as JSON; :class:`JoinError` when the stream was not a whole one."""

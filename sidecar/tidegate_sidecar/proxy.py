@@ -24,7 +24,7 @@ from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body,
 from tidegate_sidecar.dispatcher import Ticket
 from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
 from tidegate_sidecar.errors import ApiError, malformed
-from tidegate_sidecar.fields import ENDPOINTS, Endpoint
+from tidegate_sidecar.fields import CHAT, ENDPOINTS, Endpoint
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
 from tidegate_sidecar.models_route import models_answer
@@ -154,6 +154,7 @@ class Proxy:
         )
         ticket = runtime.dispatcher.submit(scheduled, identity.key_sha256)
         stage.ticketed = True
+        ticket.role_event = endpoint is CHAT
         with ticket:
             return await self._dispatch(request, ticket, body, sent, stream)
 

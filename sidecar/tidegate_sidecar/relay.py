@@ -55,8 +55,7 @@ async def relay_stream(
             error = ApiError(Outcome.ENGINE_FAILED)
             break
         if events.events > seen:
-            ticket.progress(events.events - seen)
-            seen = events.events
+            seen = ticket.events_seen(events.events, seen)
         if passed:
             if response is None:
                 response = _stream_response(exchange, ticket, inflater)
@@ -118,8 +117,7 @@ async def relay_joined(exchange: Exchange, ticket: Ticket, joiner: Joiner) -> we
         while data := await exchange.read():
             joiner.feed(inflater.feed(data))
             if joiner.events > seen:
-                ticket.progress(joiner.events - seen)
-                seen = joiner.events
+                seen = ticket.events_seen(joiner.events, seen)
             if joiner.size_bytes > MAX_ANSWER_BYTES:
                 raise EngineBroken("the answer is too large")
         answer = joiner.answer()

@@ -168,13 +168,17 @@ async def sidecar_under_test(
     *,
     policy: Json | None = None,
     keys: Json | None = None,
+    policy_path: Path | None = None,
+    keys_path: Path | None = None,
     wait_ready: bool = True,
     **settings: Any,
 ) -> AsyncIterator[SidecarUnderTest]:
     """A sidecar before ``engine_url``; on exit the oracle holds and no task is left."""
     before = asyncio.all_tasks()
-    policy_path = write(folder / "policy.json", policy or policy_document())
-    keys_path = write(folder / "keys.json", keys or keys_document())
+    if policy_path is None:
+        policy_path = write(folder / "policy.json", policy or policy_document())
+    if keys_path is None:
+        keys_path = write(folder / "keys.json", keys or keys_document())
     sidecar = Sidecar(
         Settings(
             policy=policy_path,

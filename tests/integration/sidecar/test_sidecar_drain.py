@@ -1,0 +1,189 @@
+"""R7: drains and signals. Nothing accepted is lost within the bounds, and nothing hangs beyond."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from support.fake_engine import until
+from support.faulty_engine import DONE, FaultyEngine, chat_chunk
+from support.faulty_upstream import event_stream, stall
+from support.sidecar import (
+    ALICE,
+    KEYS,
+    SidecarUnderTest,
+    chat_body,
+    keys_document,
+    policy_document,
+    write,
+)
+
+from .conftest import StartSidecar
+
+pytestmark = pytest.mark.integration
+
+ONE = policy_document(tier={"max_in_flight": 1})
+
+
+def slow_stream(events: int, seconds: float) -> Any:
+    async def pause(_: int) -> None:
+        await asyncio.sleep(seconds)
+
+    return event_stream([*[chat_chunk("x")] * events, DONE], between=pause)
+
+
+async def test_a_drain_refuses_the_new_and_serves_the_accepted(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar(policy=ONE)
+    engine.script = slow_stream(5, 0.05)
+    accepted = [asyncio.create_task(_stream(sidecar)) for _ in range(3)]
+    await until(lambda: sidecar.runtime.dispatcher.in_hand == 3)
+    drained = asyncio.create_task(_get(sidecar, "/drained"))
+    async with sidecar.client.post(sidecar.admin_url + "/drain") as response:
+        assert (await response.json())["in_hand"] == 3
+    assert (await _get(sidecar, "/readyz"))[0] == 503
+    async with sidecar.chat() as response:
+        assert response.status == 503
+        assert int(response.headers["Retry-After"]) >= 1
+        assert response.headers["x-tidegate-dropped-reason"] == "rejected-draining"
+    assert not drained.done()
+    for task in accepted:
+        assert (await task).endswith(DONE)
+    assert await asyncio.wait_for(drained, 5) == (200, {"draining": True})
+
+
+async def test_drained_holds_nobody_where_no_drain_begins(sidecar: SidecarUnderTest) -> None:
+    assert await _get(sidecar, "/drained?begin_seconds=0.1") == (200, {"draining": False})
+
+
+async def test_drained_holds_nobody_whose_engine_is_dead(
+    sidecar: SidecarUnderTest, engine: FaultyEngine
+) -> None:
+    engine.healthy = False
+    await until(lambda: not sidecar.runtime.ready)
+    assert await _get(sidecar, "/drained") == (200, {"draining": False})
+
+
+async def test_the_end_of_drain_and_grace(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar(policy=ONE, drain_seconds=0.2, grace_seconds=0.5)
+    engine.script = slow_stream(400, 0.05)
+    running = asyncio.create_task(_stream(sidecar))
+    await until(lambda: engine.busy == 1)
+    queued = asyncio.create_task(_stream(sidecar))
+    await until(lambda: sidecar.runtime.dispatcher.in_hand == 2)
+    await asyncio.wait_for(sidecar.sidecar.drain(), 5)
+    assert b'"code":"draining"' in await queued
+    assert b'"code":"engine_failed"' in await running
+    assert sidecar.outcomes(ALICE) == {"draining": 1, "engine_failed": 1}
+
+
+@contextlib.asynccontextmanager
+async def process(
+    folder: Path, engine: FaultyEngine, *flags: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, str]]:
+    """``python -m tidegate_sidecar`` before ``engine``: (process, tenants' URL, admin URL)."""
+    policy = write(folder / "policy.json", ONE)
+    keys = write(folder / "keys.json", keys_document())
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tidegate_sidecar", f"--policy={policy}", f"--keys={keys}",
+        f"--engine={engine.url}", "--port=0", "--admin-port=0", *flags,
+        stderr=asyncio.subprocess.PIPE, env={**os.environ, "TIDEGATE_ENGINE_POLL_SECONDS": "0.05"},
+    )  # fmt: skip
+    assert child.stderr is not None
+    try:
+        async with asyncio.timeout(60):
+            while b"tenants on" not in (line := await child.stderr.readline()):
+                assert line, "it ended before it listened"
+        tenants, admin = re.findall(r"127\.0\.0\.1:\d+", line.decode())
+        yield child, f"http://{tenants}", f"http://{admin}"
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.communicate()
+
+
+async def test_r7_sigterm_with_streams_and_a_queue(tmp_path: Path, engine: FaultyEngine) -> None:
+    engine.script = slow_stream(8, 0.1)
+    async with (
+        process(tmp_path, engine) as (child, url, admin),
+        aiohttp.ClientSession() as client,
+    ):
+        tasks = [asyncio.create_task(_post(client, url)) for _ in range(3)]
+        await until(lambda: engine.busy == 1)
+        await asyncio.sleep(0.1)
+        child.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        async with client.get(admin + "/readyz") as response:
+            assert response.status == 503
+        assert (await _post(client, url))[0] == 503
+        for task in tasks:
+            status, body = await task
+            assert (status, body.endswith(DONE)) == (200, True)
+        assert await asyncio.wait_for(child.wait(), 30) == 0
+
+
+async def test_r7_a_second_sigterm_quits(tmp_path: Path, engine: FaultyEngine) -> None:
+    engine.script = stall
+    async with (
+        process(tmp_path, engine) as (child, url, _),
+        aiohttp.ClientSession() as client,
+    ):
+        task = asyncio.create_task(_post(client, url))
+        await until(lambda: engine.busy == 1)
+        child.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        assert child.returncode is None
+        child.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(child.wait(), 15) == 0
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--policy is required"),
+        (["--policy=a", "--keys=b", "--engine=ftp://x"], "expected uds:/path or http://host:port"),
+        (["--policy=a", "--keys=b", "--engine=uds:x"], "absolute path"),
+        (["--policy=a", "--keys=b", "--engine=uds:/x", "--port=many"], "not a number"),
+        (["--policy=a", "--keys=b", "--engine=uds:/x", "--admin-host=0.0.0.0"], "admin_token_file"),
+    ],
+)
+async def test_wrong_settings_end_with_a_message(flags: list[str], message: str) -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tidegate_sidecar", *flags, stderr=asyncio.subprocess.PIPE
+    )
+    _, error = await asyncio.wait_for(child.communicate(), 60)
+    assert child.returncode == 2
+    assert message in error.decode()
+    assert "Traceback" not in error.decode()
+
+
+async def _stream(sidecar: SidecarUnderTest) -> bytes:
+    async with sidecar.chat(stream=True) as response:
+        return bytes(await response.read())
+
+
+async def _get(sidecar: SidecarUnderTest, path: str) -> tuple[int, Any]:
+    async with sidecar.client.get(sidecar.admin_url + path) as response:
+        return response.status, await response.json()
+
+
+async def _post(client: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
+    body = json.dumps(chat_body(stream=True))
+    headers = {"Authorization": f"Bearer {KEYS[ALICE]}", "Content-Type": "application/json"}
+    url += "/v1/chat/completions"
+    async with client.post(url, data=body, headers=headers) as response:
+        return response.status, await response.read()
