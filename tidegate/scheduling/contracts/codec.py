@@ -152,7 +152,10 @@ def _decode_enum(cls: type[StrEnum], data: Any, path: str) -> StrEnum:
 
 def _decode_scalar(kind: type, data: Any, path: str) -> Any:
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        data = float(data)
+        try:
+            data = float(data)
+        except OverflowError:
+            raise ContractError(f"{path}: expected a finite number, got a larger one") from None
     if type(data) is not kind or (isinstance(data, float) and not math.isfinite(data)):
         names = {
             int: "an integer",

@@ -1,0 +1,355 @@
+"""The contracts: what is read, what is refused and how, and that the examples and docs hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.scheduling.contracts import (
+    KEYS_VERSION,
+    POLICY_VERSION,
+    STATUS_VERSION,
+    Bundle,
+    ContractError,
+    EngineLimits,
+    EngineStatus,
+    Fairness,
+    FairnessUnit,
+    GateStatus,
+    Histogram,
+    KeySet,
+    ModelPolicy,
+    OutputLimits,
+    Policy,
+    QueueLimits,
+    Refusal,
+    SchedulingMode,
+    Shard,
+    SidecarStatus,
+    Stop,
+    Task,
+    TenantPolicy,
+    TenantStatus,
+    TierPolicy,
+    TierStatus,
+    decode,
+    dumps,
+    encode,
+    loads,
+    merge_shards,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "tests" / "contracts"
+KINDS: dict[str, type] = {
+    "policy.json": Policy,
+    "policy-shard-0.json": Policy,
+    "policy-shard-1.json": Policy,
+    "keys.json": KeySet,
+    "bundle.json": Bundle,
+    "status.json": SidecarStatus,
+}
+
+names = st.text("abcdefghij-", min_size=1, max_size=12)
+counts = st.integers(0, 2**40)
+seconds = st.floats(0, 1e9)
+models = st.builds(
+    ModelPolicy, name=names, task=st.sampled_from(Task), max_model_len_tokens=st.none() | counts
+).filter(lambda model: model.max_model_len_tokens != 0)
+tiers = st.builds(
+    TierPolicy,
+    name=names,
+    priority=st.integers(-(2**31), 2**31 - 1),
+    reserved_percent=st.integers(0, 20),
+    max_percent=st.integers(1, 100),
+    output=st.builds(
+        OutputLimits,
+        default_tokens=st.integers(1, 10**6),
+        max_tokens=st.none() | st.integers(1, 10**6),
+    ),
+    max_in_flight=st.none() | st.integers(1, 10**6),
+    fairness=st.builds(
+        Fairness,
+        unit=st.sampled_from(FairnessUnit),
+        quantum=st.none() | st.integers(1, 10**6),
+    ),
+    queue=st.builds(
+        QueueLimits,
+        max_requests=counts,
+        max_bytes=counts,
+        max_wait_seconds=st.floats(0.001, 1e6),
+    ),
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    rows = draw(st.lists(tiers, min_size=1, max_size=5, unique_by=lambda tier: tier.name))
+    tenants = st.builds(
+        TenantPolicy,
+        name=names,
+        tier=st.sampled_from([tier.name for tier in rows]),
+        weight=st.integers(1, 1000),
+        stop=st.sampled_from(Stop),
+    )
+    return Policy(
+        version=POLICY_VERSION,
+        generation=draw(counts),
+        pool=draw(names),
+        model=draw(models),
+        tiers=tuple(rows),
+        tenants=tuple(draw(st.lists(tenants, max_size=9, unique_by=lambda row: row.name))),
+        scheduling_mode=draw(st.sampled_from(SchedulingMode)),
+        engine=draw(
+            st.builds(
+                EngineLimits,
+                max_num_seqs=st.none() | st.integers(1, 4096),
+                max_num_batched_tokens=st.none() | st.integers(1, 10**6),
+            )
+        ),
+    )
+
+
+histograms = st.lists(counts, min_size=3, max_size=3).map(
+    lambda values: Histogram(bounds=(0.1, 1.0), counts=tuple(values), sum=1.5)
+)
+outcome_counts = st.dictionaries(names, counts, max_size=3)
+statuses = st.builds(
+    SidecarStatus,
+    version=st.just(STATUS_VERSION),
+    pool=names,
+    started_at=seconds,
+    policy_generation=counts,
+    policy_error=st.none() | st.text(max_size=20),
+    scheduling_mode=st.sampled_from(SchedulingMode),
+    draining=st.booleans(),
+    engine=st.none()
+    | st.builds(
+        EngineStatus,
+        ready=st.booleans(),
+        running=st.none() | counts,
+        waiting=st.none() | counts,
+        kv_used_ratio=st.none() | st.floats(0, 1),
+    ),
+    gate=st.none() | st.builds(GateStatus, window=st.integers(1, 999), not_started=counts),
+    tiers=st.lists(
+        st.builds(
+            TierStatus,
+            name=names,
+            queued=counts,
+            requests_total=outcome_counts,
+            queue_seconds=histograms,
+        ),
+        max_size=3,
+    ).map(tuple),
+    tenants=st.lists(
+        st.builds(
+            TenantStatus,
+            name=names,
+            tier=names,
+            requests_total=outcome_counts,
+            last_refusal=st.none() | st.builds(Refusal, reason=names, at=seconds),
+            ttft_seconds=st.none() | histograms,
+        ),
+        max_size=3,
+    ).map(tuple),
+)
+key_sets = st.builds(
+    KeySet,
+    version=st.just(KEYS_VERSION),
+    generation=counts,
+    keys=st.dictionaries(st.text("0123456789abcdef", min_size=64, max_size=64), names, max_size=4),
+)
+
+
+@settings(deadline=None)
+@given(policies() | statuses | key_sets)
+def test_what_is_written_is_read_back_equal(value: Any) -> None:
+    text = dumps(value)
+    assert loads(type(value), text) == value
+    assert dumps(loads(type(value), text)) == text
+
+
+@settings(deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.sampled_from(sorted(KINDS)),
+)
+def test_anything_else_is_refused_and_never_an_error_of_ours(data: Any, kind: str) -> None:
+    with pytest.raises(ContractError):
+        decode(KINDS[kind], data)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_example_is_read_and_shows_every_field(name: str) -> None:
+    data = json.loads((EXAMPLES / name).read_text())
+    assert encode(decode(KINDS[name], data)) == data
+
+
+def test_shards_of_the_example_are_one_policy() -> None:
+    shards = [loads(Policy, (EXAMPLES / f"policy-shard-{i}.json").read_text()) for i in (1, 0)]
+    assert merge_shards(shards) == loads(Policy, (EXAMPLES / "policy.json").read_text())
+
+
+def edited(edit: Callable[[dict[str, Any]], Any], name: str = "policy.json") -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((EXAMPLES / name).read_text())
+    edit(data)
+    return data
+
+
+def test_only_equal_contracts_are_equal_bytes() -> None:
+    policy = loads(Policy, (EXAMPLES / "policy.json").read_text())
+    other = decode(Policy, edited(lambda data: data.update(generation=8)))
+    assert dumps(policy) == dumps(decode(Policy, dict(reversed(encode(policy).items()))))
+    assert dumps(policy) != dumps(other)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        pytest.param(lambda d: d.pop("pool"), "Policy.pool: required", id="missing"),
+        pytest.param(lambda d: d.update(colour=1), "unknown field 'colour'", id="unknown"),
+        pytest.param(
+            lambda d: d.update(version=2), "Policy.version: must be at most 1", id="newer"
+        ),
+        pytest.param(lambda d: d.update(version=0), "must be at least 1", id="older"),
+        pytest.param(
+            lambda d: d.update(generation=True), "expected an integer, got true", id="boolean"
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0].update(priority=1.0), "expected an integer", id="float"
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0]["queue"].update(max_wait_seconds=float("nan")),
+            r"tiers\[0\].queue.max_wait_seconds: expected a finite number",
+            id="NaN",
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0]["queue"].update(max_wait_seconds=10**400),
+            "expected a finite number, got a larger one",
+            id="no double",
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0]["queue"].update(max_wait_seconds=0), "at least 0.001", id="zero"
+        ),
+        pytest.param(
+            lambda d: d["tenants"][1].update(weight=1001), r"tenants\[1\].weight", id="bound"
+        ),
+        pytest.param(lambda d: d["tenants"][0].update(stop="Halt"), "None, Hold,", id="enum"),
+        pytest.param(lambda d: d.update(tiers={}), "expected a list, got an object", id="list"),
+        pytest.param(lambda d: d.update(model=[]), "expected an object, got a list", id="object"),
+        pytest.param(lambda d: d["tenants"][0].update(tier="t9"), "not one of tiers", id="no tier"),
+        pytest.param(
+            lambda d: d["tiers"][1].update(reserved_percent=41), "more than 100", id="reservations"
+        ),
+        pytest.param(lambda d: d["tiers"].append(d["tiers"][0]), "listed twice", id="tier twice"),
+        pytest.param(
+            lambda d: d["tenants"].append(d["tenants"][0]), "listed twice", id="tenant twice"
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_path(
+    edit: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    with pytest.raises(ContractError, match=message):
+        decode(Policy, edited(edit))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1,", "nul", "\ud800".encode("utf-8", "surrogatepass")])
+def test_what_is_not_json_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ContractError, match="is not JSON"):
+        loads(Policy, text)
+
+
+def test_a_refusal_does_not_repeat_a_string_it_was_given() -> None:
+    secret = "sk-not-to-be-shown"
+    for edit in (
+        lambda d: d.update(generation=secret),
+        lambda d: d.update(scheduling_mode=secret),
+        lambda d: d["tiers"][0].update(output=secret),
+    ):
+        with pytest.raises(ContractError) as caught:
+            decode(Policy, edited(edit))
+        assert secret not in str(caught.value)
+
+
+def test_keys_are_digests_and_go_with_one_policy() -> None:
+    upper = edited(lambda d: d.update(keys={"AB" * 32: "shop/acme"}), "keys.json")
+    with pytest.raises(ContractError, match="64 lower-case hexadecimal"):
+        decode(KeySet, upper)
+    other = edited(lambda d: d["keys"].update(generation=8), "bundle.json")
+    with pytest.raises(ContractError, match="policy has generation 7, keys have generation 8"):
+        decode(Bundle, other)
+
+
+def test_a_histogram_has_one_count_more_than_bounds() -> None:
+    short = edited(lambda d: d["tiers"][0]["ttft_seconds"]["counts"].pop(), "status.json")
+    with pytest.raises(ContractError, match="one more than bounds"):
+        decode(SidecarStatus, short)
+
+
+@settings(deadline=None)
+@given(policies(), st.integers(1, 16), st.randoms())
+def test_any_cut_into_shards_merges_into_the_whole(policy: Policy, count: int, random: Any) -> None:
+    shards = []
+    for index in range(count):
+        data = encode(policy) | {"shard": encode(Shard(index, count))}
+        data["tenants"] = data["tenants"][index::count]
+        if index:
+            data["tiers"] = []
+        shards.append(decode(Policy, data))
+    random.shuffle(shards)
+    whole = merge_shards(shards)
+    assert sorted(row.name for row in whole.tenants) == sorted(row.name for row in policy.tenants)
+    assert (whole.tiers, whole.shard) == (policy.tiers, None)
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        pytest.param([], id="none"),
+        pytest.param([(0, 2, 7)], id="one missing"),
+        pytest.param([(0, 2, 7), (1, 2, 8)], id="two generations"),
+        pytest.param([(0, 2, 7), (1, 3, 7)], id="two counts"),
+        pytest.param([(0, 2, 7), (0, 2, 7)], id="one twice"),
+        pytest.param([(1, 2, 7), (2, 2, 7)], id="the first missing"),
+    ],
+)
+def test_a_mixed_set_of_shards_is_not_applied(shards: list[tuple[int, int, int]]) -> None:
+    example = loads(Policy, (EXAMPLES / "policy-shard-1.json").read_text())
+    rows = [
+        decode(
+            Policy,
+            encode(example) | {"shard": {"index": i, "count": n}, "generation": g, "tenants": []},
+        )
+        for i, n, g in shards
+    ]
+    with pytest.raises(ContractError):
+        merge_shards(rows)
+
+
+def test_a_shard_that_names_an_unknown_tier_fails_when_merged() -> None:
+    first = loads(Policy, (EXAMPLES / "policy-shard-0.json").read_text())
+    second = edited(lambda d: d["tenants"][0].update(tier="t9"), "policy-shard-1.json")
+    with pytest.raises(ContractError, match="not one of tiers"):
+        merge_shards([first, decode(Policy, second)])
+
+
+def test_contracts_md_is_up_to_date() -> None:
+    path = ROOT / "scripts" / "lib" / "contracts_docs.py"
+    spec = importlib.util.spec_from_file_location("contracts_docs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "contracts.md").read_text() == module.render(), "run scripts/generate"
