@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tidegate.local_cluster.binaries import Binaries, ensure_binaries
-from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.control_plane import API_SERVER_ONLY, ControlPlane
 from tidegate.local_cluster.paths import cache_directory
 
@@ -45,24 +44,6 @@ def control_plane(
             tmp_path_factory.mktemp("control-plane"), control_plane_binaries, die_with_parent=True
         )
     )
-
-
-@pytest.fixture(scope="session")
-def local_cluster(
-    control_plane_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LocalCluster]:
-    """A cluster of the test run's own, beside any that runs: control plane and process kubelet.
-
-    Volumes are refreshed every 0.5 s and a crashing container waits 1 s, so that tests are quick.
-    """
-    cluster = LocalCluster(
-        "test", control_plane_binaries, tmp_path_factory.mktemp("cache"), die_with_parent=True
-    )
-    try:
-        cluster.start(KubeletOptions(volume_refresh_seconds=0.5, restart_backoff_seconds=1.0))
-        yield cluster
-    finally:
-        cluster.purge()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer.core import TyperCommand
 
 from tidegate.cli.errors import CommandError
 from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries, find_binaries
@@ -80,7 +81,10 @@ def up(
                 _start(cluster, options)
             if not bare:
                 _deploy(cluster.kubectl, wait)
-        _print_next_steps(cluster.kubeconfig, cluster_status(cluster)["services"])
+        if bare:
+            typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
+        else:
+            _print_next_steps(cluster.kubeconfig, cluster_status(cluster)["services"])
 
 
 def down(
@@ -98,8 +102,6 @@ def down(
                 cluster.purge()
             else:
                 cluster.stop()
-        if purge:
-            cluster.remove_lock()
     _console.print(f"cluster {name!r} is {'removed' if purge else 'down'}")
 
 
@@ -153,14 +155,15 @@ def logs(
 kubectl = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@kubectl.command(
-    "kubectl",
-    context_settings={
-        "ignore_unknown_options": True,
-        "allow_extra_args": True,
-        "help_option_names": [],
-    },
-)
+class _Verbatim(TyperCommand):
+    """Parses nothing: every argument, `--` and `--help` too, is kubectl's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.args = list(args)
+        return []
+
+
+@kubectl.command("kubectl", cls=_Verbatim)
 def run_kubectl(context: typer.Context) -> None:
     """Run kubectl on a local cluster: `tidegate kubectl [--name NAME] ARGUMENTS...`."""
     arguments = list(context.args)

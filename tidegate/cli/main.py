@@ -35,6 +35,17 @@ class CommandSource:
 
 
 COMMANDS: dict[str, CommandSource] = {
+    "up": CommandSource(
+        "tidegate.cli.cluster", "up", "Start a local cluster with Tidegate on it.", "local-cluster"
+    ),
+    "down": CommandSource("tidegate.cli.cluster", "down", "Stop it.", "local-cluster"),
+    "status": CommandSource(
+        "tidegate.cli.cluster", "status", "What runs, and what failed.", "local-cluster"
+    ),
+    "logs": CommandSource("tidegate.cli.cluster", "logs", "A pod's log.", "local-cluster"),
+    "kubectl": CommandSource(
+        "tidegate.cli.cluster", "kubectl", "kubectl on the local cluster.", "local-cluster"
+    ),
     "load": CommandSource(
         "tidegate.cli.load", "load", "Send a scenario's requests and report.", "simulator"
     ),

@@ -157,6 +157,11 @@ class LocalCluster:
         for file in (self.state / "kubelet" / "pods").glob("*"):
             shutil.rmtree(Path("/dev/shm") / f"tidegate-{file.name}", ignore_errors=True)
         shutil.rmtree(self.state, ignore_errors=True)
+        self.remove_lock()
+
+    def remove_lock(self) -> None:
+        """Removes what `locked` left; only for a cluster that is purged."""
+        self._lock.unlink(missing_ok=True)
 
     def start_kubelet(self) -> None:
         """Starts the kubelet, if it does not run. Containers of an earlier one are taken over."""
@@ -209,9 +214,8 @@ class LocalCluster:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Held while the cluster is brought up or down, so that two commands do not mix."""
-        folder = self.state.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f".{self.name}.lock").open("w") as lock:
+        self._lock.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock.open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -220,9 +224,9 @@ class LocalCluster:
                 ) from None
             yield
 
-    def remove_lock(self) -> None:
-        """Removes what `locked` left, once the cluster is purged."""
-        (self.state.parent / f".{self.name}.lock").unlink(missing_ok=True)
+    @property
+    def _lock(self) -> Path:
+        return self.state.parent / f".{self.name}.lock"
 
     @property
     def _record(self) -> dict[str, Any]:

