@@ -289,15 +289,18 @@ class Audit:
         self._path = path
         self._offset = path.stat().st_size if path.exists() else 0
 
-    def writes(self, user: str = OPERATOR_USER) -> list[Json]:
-        """By that user, the Lease's renewals left out."""
+    def writes(self, user: str = OPERATOR_USER) -> list[str]:
+        """By that user, the Lease's renewals left out: "verb resource namespace/name"."""
         with self._path.open() as file:
             file.seek(self._offset)
             lines = [json.loads(line) for line in file if line.endswith("\n")]
+        refs = [
+            (line["verb"], line["objectRef"]) for line in lines if line["user"]["username"] == user
+        ]
         return [
-            line
-            for line in lines
-            if line["user"]["username"] == user and line["objectRef"]["resource"] != "leases"
+            f"{verb} {ref['resource']} {ref.get('namespace', '')}/{ref.get('name', '')}"
+            for verb, ref in refs
+            if ref["resource"] != "leases"
         ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from support.operator_cluster import ROOT, OperatorCluster
@@ -38,11 +38,12 @@ async def cluster(
 
 
 @pytest.fixture
-def namespace(installed: ControlPlane) -> AsyncIterator[str]:
+def namespace(installed: ControlPlane) -> Iterator[str]:
     """A namespace of the test's own, with pod security `restricted`; deleted afterwards."""
     name = f"test-{next(_numbers)}"
     made = installed.kubectl("create", "namespace", name)
     assert made.returncode == 0, made.stderr
     installed.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
     yield name
-    installed.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+    # Waited for: what goes away late would be written about in the next test.
+    installed.kubectl("delete", "namespace", name, "--timeout=60s", "--ignore-not-found")
