@@ -36,6 +36,8 @@ from tidegate_sidecar.tally import Tally
 NO_ENGINE_RETRY_SECONDS = 5
 """An engine that starts takes at least this long."""
 HELD_RETRY_SECONDS = 30
+PROGRESS_TOKENS = 8
+"""The scheduler is told of output in portions: it corrects a charge of hundreds of tokens."""
 
 
 class _State(Enum):
@@ -63,6 +65,7 @@ class Ticket:
         "request",
         "role_event",
         "step",
+        "told_tokens",
         "usage",
     )
 
@@ -82,6 +85,8 @@ class Ticket:
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.output_tokens = 0
+        self.told_tokens = 0
+        """Of them, what the scheduler was told."""
         self.outcome = Outcome.CLIENT_CLOSED
         """Set by whoever serves it, before it is closed."""
         self.usage: Usage | None = None
@@ -196,24 +201,32 @@ class Dispatcher:
             ticket._let_go()
 
     def _progress(self, ticket: Ticket, tokens: int) -> None:
-        scheduler, gate = self.scheduler, self.gate
-        assert scheduler is not None
+        gate = self.gate
         assert gate is not None
         now = self.loop.time()
-        request = ticket.request
         if ticket.first_token_at is None:
             ticket.first_token_at = now
-            gate.started(request.id, now)
-            self._tally.first_token(request.tenant, now - request.arrival)
+            gate.started(ticket.request.id, now)
+            self._tally.first_token(ticket.request.tenant, now - ticket.request.arrival)
+            self._tell_progress(ticket, now)
             self._pump(now)
         ticket.last_token_at = now
         ticket.output_tokens += tokens
-        scheduler.progress(request.id, tokens, now)
+        if ticket.output_tokens - ticket.told_tokens >= PROGRESS_TOKENS:
+            self._tell_progress(ticket, now)
         if ticket.step == self._step:  # it had its token of this step: a new one began
             self._step += 1
-            gate.step(now, scheduler.has_work())
-            self._pump(now)
+            assert self.scheduler is not None
+            has_work = self.scheduler.has_work()
+            gate.step(now, has_work)
+            if has_work:
+                self._pump(now)
         ticket.step = self._step
+
+    def _tell_progress(self, ticket: Ticket, now: float) -> None:
+        assert self.scheduler is not None
+        self.scheduler.progress(ticket.request.id, ticket.output_tokens - ticket.told_tokens, now)
+        ticket.told_tokens = ticket.output_tokens
 
     def mark_opaque(self, ticket: Ticket) -> None:
         """Its answer will not be streamed."""
@@ -252,6 +265,8 @@ class Dispatcher:
             scheduler.cancel(request.id, now)
         elif state is _State.DISPATCHED:
             gate.ended(request.id, now)
+            if ticket.output_tokens > ticket.told_tokens:
+                self._tell_progress(ticket, now)
             scheduler.finish(request.id, ticket.usage, now)
         self._tally.ended(
             request.tenant, ticket.outcome, now - request.arrival, _inter_token(ticket)

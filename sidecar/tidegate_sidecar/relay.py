@@ -13,7 +13,7 @@ import asyncio
 import zlib
 
 import orjson
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.outcomes import Outcome
@@ -45,6 +45,7 @@ async def relay_stream(
     events = EventStream(hide_usage=hide_usage)
     inflater = Inflater(exchange.headers.get("content-encoding"))
     response: web.StreamResponse | None = None
+    chunked = False
     seen = 0
     error: ApiError | None = None
     while True:
@@ -57,8 +58,14 @@ async def relay_stream(
         if events.events > seen:
             seen = ticket.events_seen(events.events, seen)
         if passed:
+            if chunked:
+                await _write_chunk(request, passed, client_stall_seconds)
+                continue
             if response is None:
                 response = _stream_response(exchange, ticket, inflater)
+                if request.version >= HttpVersion11:
+                    response.enable_chunked_encoding()
+                    chunked = True
                 await response.prepare(request)
             await _write(request, response, passed, client_stall_seconds)
         if not data:
@@ -96,15 +103,25 @@ def _stream_response(exchange: Exchange, ticket: Ticket, inflater: Inflater) -> 
 async def _write(
     request: BaseRequest, response: web.StreamResponse, data: bytes, stall_seconds: float
 ) -> None:
-    transport = request.transport
-    if transport is None:
-        raise ClientGone
+    """The first bytes, and all to HTTP/1.0, in aiohttp's way: with the head before them."""
     try:
-        if transport.get_write_buffer_size() < _CLIENT_BUFFER_BYTES:
-            await response.write(data)
-            return
         async with asyncio.timeout(stall_seconds):
             await response.write(data)
+    except (ConnectionError, TimeoutError):
+        raise ClientGone from None
+
+
+async def _write_chunk(request: BaseRequest, data: bytes, stall_seconds: float) -> None:
+    """One chunk, put on the socket as it is: a stream's time goes into writing its events."""
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        raise ClientGone
+    transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    if transport.get_write_buffer_size() < _CLIENT_BUFFER_BYTES:
+        return
+    try:
+        async with asyncio.timeout(stall_seconds):
+            await request.writer.drain()
     except (ConnectionError, TimeoutError):
         raise ClientGone from None
 

@@ -22,7 +22,7 @@ from tidegate.scheduling.request import Usage
 
 _BOUNDARY = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r(?=.))", re.DOTALL)
 """A blank line. A last ``\\r`` may be half of a ``\\r\\n``: it waits for the byte after it."""
-_MARKER = re.compile(rb'"usage"|"error"|\[DONE\]')
+_MARKERS = (b'"usage"', b'"error"', b"[DONE]")
 MAX_HELD_BYTES = 1 << 20
 """An event larger than this passes on unparsed."""
 
@@ -55,7 +55,7 @@ class EventStream:
             data = data[:end]
             if len(self._held) > MAX_HELD_BYTES:
                 return data + self.rest()
-        if _MARKER.search(data) is None:
+        if not _has_marker(data):
             if self.events or b"data:" in data:
                 self.events += data.count(b"\n\n")
             return data
@@ -78,12 +78,10 @@ class EventStream:
         """Whole events, of which only those with a marker are looked at."""
         passed: list[bytes] = []
         position = 0
-        for match in _MARKER.finditer(data):
-            if match.start() < position:
-                continue
-            before = data.rfind(b"\n\n", position, match.start())
+        while (at := _next_marker(data, position)) >= 0:
+            before = data.rfind(b"\n\n", position, at)
             start = position if before < 0 else before + 2
-            end = data.index(b"\n\n", match.start()) + 2
+            end = data.index(b"\n\n", at) + 2
             if start > position:
                 passed.append(data[position:start])
                 self.events += data.count(b"\n\n", position, start)
@@ -109,7 +107,7 @@ class EventStream:
         return b"".join(passed)
 
     def _passes(self, event: bytes) -> bool:
-        if _MARKER.search(event) is None:
+        if not _has_marker(event):
             self.events += 1
             return True
         data = event_data(event)
@@ -126,6 +124,16 @@ class EventStream:
                 return False
         self.events += 1
         return True
+
+
+def _has_marker(data: bytes) -> bool:
+    # three searches for a constant are many times faster than one for a pattern
+    return b"[DONE]" in data or b'"usage"' in data or b'"error"' in data
+
+
+def _next_marker(data: bytes, start: int) -> int:
+    found = [at for marker in _MARKERS if (at := data.find(marker, start)) >= 0]
+    return min(found) if found else -1
 
 
 def split_events(stream: bytes) -> list[bytes]:
