@@ -83,9 +83,10 @@ class DeficitRoundRobin(Generic[T]):
         self._quantum = quantum
         self.virtual_time = 0.0
 
-    def __len__(self) -> int:
-        """Tenants that have something to dispatch."""
-        return len(self._heap)
+    @property
+    def is_empty(self) -> bool:
+        """No tenant has anything to dispatch."""
+        return not self._heap.size
 
     def enter(self, account: Account[T], credit: bool) -> None:
         """It has something to dispatch; ``credit``: with up to one quantum in hand."""
@@ -113,7 +114,7 @@ class DeficitRoundRobin(Generic[T]):
 
         ``contended`` False: chosen by another rule than this one; nobody's loss.
         """
-        contended = contended and len(self._heap) > 1
+        contended = contended and self._heap.size > 1
         if contended and account.entry is not None:
             self.virtual_time = max(self.virtual_time, account.entry[0])
         self.charge(account, cost, contended)
@@ -122,7 +123,7 @@ class DeficitRoundRobin(Generic[T]):
     def charge(self, account: Account[T], cost: float, contended: bool = True) -> None:
         """Charge a request in flight for more than was predicted."""
         account.tag += cost / account.weight
-        others = len(self._heap) - (account.entry is not None)
+        others = self._heap.size - (account.entry is not None)
         if not (contended and others):
             self.virtual_time = max(self.virtual_time, account.tag)
 

@@ -23,14 +23,12 @@ _SLACK = 32
 class LazyHeap(Generic[T]):
     """Items by rising (key, order)."""
 
-    __slots__ = ("_entries", "_live")
+    __slots__ = ("_entries", "size")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        self._live = 0
-
-    def __len__(self) -> int:
-        return self._live
+        self.size = 0
+        """Live entries (an attribute, because every decision reads several)."""
 
     def __iter__(self) -> Iterator[T]:
         """The items, in no order; O(n)."""
@@ -40,7 +38,7 @@ class LazyHeap(Generic[T]):
         """Add an item; the entry returned is what withdraws it."""
         entry = [key, order, item]
         heappush(self._entries, entry)
-        self._live += 1
+        self.size += 1
         return entry
 
     def first(self) -> Entry | None:
@@ -55,10 +53,10 @@ class LazyHeap(Generic[T]):
     def withdraw(self, entry: Entry) -> None:
         """Take a live entry out."""
         entry[2] = None
-        self._live -= 1
+        self.size -= 1
         entries = self._entries
         if entries[0] is entry:
             heappop(entries)
-        elif len(entries) > 2 * self._live + _SLACK:
+        elif len(entries) > 2 * self.size + _SLACK:
             entries[:] = [kept for kept in entries if kept[2] is not None]
             heapify(entries)

@@ -63,8 +63,12 @@ class Scheduler:
         """
         if request.id in self._waiting or request.id in self._flights:
             raise ValueError(f"request id {request.id!r} is in use")
-        least = min(request.prompt_tokens, request.max_output_tokens, request.body_bytes)
-        if least < 0 or request.sequences < 1:
+        if (
+            request.prompt_tokens < 0
+            or request.max_output_tokens < 0
+            or request.body_bytes < 0
+            or request.sequences < 1
+        ):
             raise ValueError(f"request {request.id!r} has a negative size or no sequence")
         tenant = self._tenants.get(request.tenant)
         if tenant is None or tenant.policy is None:
@@ -214,7 +218,7 @@ class Scheduler:
             TenantSnapshot(
                 name=tenant.name,
                 tier=tenant.tier.policy.name,
-                queued=len(tenant.queue),
+                queued=tenant.queue.size,
                 queued_bytes=tenant.queue.bytes,
                 running=tenant.in_flight,
                 service_tokens_total=tenant.service.published,
@@ -234,13 +238,14 @@ class Scheduler:
 
     def _enqueue(self, waiting: Waiting[TenantState], now: float) -> None:
         tenant = waiting.owner
-        if not len(tenant.queue):
+        if not tenant.queue.size:
             tenant.drain_rate.waiting(now)
         tenant.queue.push(waiting)
         tenant.tier.queued += 1
         self._waiting[waiting.request.id] = waiting
         self._set_expiry(waiting)
-        self._selection.refresh(tenant)
+        if tenant.account.entry is None or self._selection.in_arrival_order:
+            self._selection.refresh(tenant)
 
     def _take_out(self, waiting: Waiting[TenantState]) -> None:
         """Out of its queue; the caller refreshes the selection."""
@@ -321,8 +326,8 @@ class Scheduler:
         """Into another tier: its queue, and its debt where the unit is the same."""
         old = tenant.tier
         self._selection.leave(tenant)
-        old.queued -= len(tenant.queue)
-        tier.queued += len(tenant.queue)
+        old.queued -= tenant.queue.size
+        tier.queued += tenant.queue.size
         same_unit = old.policy.fairness.unit is tier.policy.fairness.unit
         debt = old.robin.debt(tenant.account) if same_unit else 0.0
         tenant.tier = tier

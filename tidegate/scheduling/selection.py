@@ -54,13 +54,13 @@ class Selection:
 
     def leave(self, tenant: TenantState) -> None:
         """Take it out, until the next refresh."""
-        tenant.at_limit = len(tenant.queue) > 0
+        tenant.at_limit = tenant.queue.size > 0
         if tenant.account.entry is None:
             return
         tier = tenant.tier
         tier.robin.leave(tenant.account)
         self.ready -= 1
-        if not len(tier.robin):
+        if tier.robin.is_empty:
             self.tiers.leave(tier.account)
         if tenant.arrival_entry is not None:
             self._arrivals.withdraw(tenant.arrival_entry)
@@ -87,7 +87,7 @@ class Selection:
 
     def _enter(self, tenant: TenantState) -> None:
         tier = tenant.tier
-        if not len(tier.robin):
+        if tier.robin.is_empty:
             self.tiers.enter(tier.account)
         idle = tenant.in_flight == 0
         tier.robin.enter(tenant.account, credit=idle or tenant.at_limit)

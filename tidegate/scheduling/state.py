@@ -110,7 +110,7 @@ class TenantState:
     def may_dispatch(self) -> bool:
         """Something waits, and its limit in flight leaves room."""
         limit = self.tier.policy.max_in_flight
-        return len(self.queue) > 0 and (limit is None or self.in_flight < limit)
+        return self.queue.size > 0 and (limit is None or self.in_flight < limit)
 
 
 class Flight:

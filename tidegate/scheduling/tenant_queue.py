@@ -43,16 +43,16 @@ class Waiting(Generic[T]):
 class TenantQueue(Generic[T]):
     """Waiting requests of one tenant; O(log n) amortised."""
 
-    __slots__ = ("_heap", "_in_arrival_order", "bytes", "limits")
+    __slots__ = ("_heap", "_in_arrival_order", "bytes", "limits", "size")
 
     def __init__(self, limits: QueueLimits, in_arrival_order: bool) -> None:
         self.limits = limits
+        self.size = 0
+        """Requests that wait."""
         self.bytes = 0
+        """Bytes that they hold."""
         self._heap: LazyHeap[Waiting[T]] = LazyHeap()
         self._in_arrival_order = in_arrival_order
-
-    def __len__(self) -> int:
-        return len(self._heap)
 
     def __iter__(self) -> Iterator[Waiting[T]]:
         """In no order; O(n)."""
@@ -63,16 +63,14 @@ class TenantQueue(Generic[T]):
         limits = self.limits
         if request.body_bytes > limits.max_bytes:
             return Outcome.BODY_TOO_LARGE
-        if (
-            len(self._heap) >= limits.max_requests
-            or self.bytes + request.body_bytes > limits.max_bytes
-        ):
+        if self.size >= limits.max_requests or self.bytes + request.body_bytes > limits.max_bytes:
             return Outcome.QUEUE_FULL
         return None
 
     def push(self, waiting: Waiting[T]) -> None:
         """Let it in."""
         waiting.entry = self._heap.push(self._key(waiting.request), waiting.order, waiting)
+        self.size += 1
         self.bytes += waiting.request.body_bytes
 
     def first(self) -> Waiting[T]:
@@ -89,6 +87,7 @@ class TenantQueue(Generic[T]):
             raise ValueError(f"request {waiting.request.id!r} does not wait")
         self._heap.withdraw(waiting.entry)
         waiting.entry = None
+        self.size -= 1
         self.bytes -= waiting.request.body_bytes
 
     def reorder(self, in_arrival_order: bool) -> None:
