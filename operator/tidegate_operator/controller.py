@@ -57,6 +57,7 @@ from tidegate_operator.world import JUDGED, SELECTORS, Key, World
 log = logging.getLogger(__name__)
 
 LINK_RESTART_SECONDS = 5.0
+FIRST_LOOK_SECONDS = 60.0
 JUDGING: Key = ("", "")
 CHILDREN = (STATEFUL_SET, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET, SECRET)
 """Kinds of children whose events bring their pool to be looked at."""
@@ -111,6 +112,8 @@ class Controller:
         self._judged: Judgement | None = None
         self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._started_at = time.monotonic()
+        self._whole = False
         self.resynced_at = time.monotonic()
         """When everything was last looked at, on the monotonic clock."""
 
@@ -246,6 +249,7 @@ class Controller:
         pools = self._world.objects(SERVING_POOL)
         for key in [*pools, *(self._pools.keys() - pools.keys())]:
             self._queue.put(key)
+        self._look_whole()
         self.resynced_at = time.monotonic()
         self._metrics.last_resync.set(time.time())
 
@@ -262,6 +266,7 @@ class Controller:
         runtime.link.update(self._pods(key), state.delivery)
         self._writer.mark(SERVING_POOL, key)
         self._mark_served(*changed)
+        self._look_whole()
 
     def _drop(self, key: Key) -> None:
         self._queue.forget(key)
@@ -283,10 +288,11 @@ class Controller:
         assert self._session is not None
 
         def changed() -> None:
-            runtime.figures = pool_figures(
-                [list(s.readings) for s in runtime.link.sidecars.values()],
-                self._settings.figures_window_seconds,
-            )
+            sidecars = runtime.link.sidecars.values()
+            if self._waited or all(s.readings for s in sidecars if s.pod.ready):
+                runtime.figures = pool_figures(
+                    [list(s.readings) for s in sidecars], self._settings.figures_window_seconds
+                )
             self._writer.mark(SERVING_POOL, key)
 
         def outdated(generation: int) -> None:
@@ -313,13 +319,31 @@ class Controller:
 
     # --- status (StatusSource)
 
+    @property
+    def _waited(self) -> bool:
+        """A pool or sidecar that said nothing for so long holds up no other's status."""
+        return time.monotonic() - self._started_at > FIRST_LOOK_SECONDS
+
+    def _look_whole(self) -> None:
+        """Once every pool was looked at, what tenants and tiers get from them can be said.
+
+        Before, right after a start, it would be half of the truth, written only to be corrected.
+        """
+        if self._whole or self._judged is None:
+            return
+        if self._waited or self._world.objects(SERVING_POOL).keys() <= self._pools.keys():
+            self._whole = True
+            for kind in (TENANT_TIER, TENANT):
+                for key in self._world.objects(kind):
+                    self._writer.mark(kind, key)
+
     def state(self, kind: Kind, key: Key, obj: Json) -> Json | None:
         """The part of a status that is written at once."""
         old = obj.get("status") or {}
         generation = obj["metadata"]["generation"]
         if kind is SERVING_POOL:
             return self._pool_state(key, old)
-        if self._judged is None:
+        if self._judged is None or not self._whole:
             return None
         now = time.time()
         if kind is TENANT_TIER:
@@ -345,9 +369,9 @@ class Controller:
                 return None
             compiled = runtime.state.compiled
             return pool_status(runtime.figures, compiled.tier_names if compiled else ())
-        pools = {"/".join(k): r.figures for k, r in self._pools.items() if r.figures is not None}
-        if not pools:
+        if not self._waited and any(r.figures is None for r in self._pools.values()):
             return None
+        pools = {"/".join(k): r.figures for k, r in self._pools.items() if r.figures is not None}
         if kind is TENANT_TIER:
             return tier_figures(key[1], pools)
         return tenant_figures("/".join(key), pools)

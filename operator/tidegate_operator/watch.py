@@ -22,6 +22,7 @@ from typing import Any
 import kopf
 
 from tidegate_operator.kube import Json, Kind
+from tidegate_operator.names import GROUP
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,15 @@ class Watcher:
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
+        # Nothing is ever stored by these names. But kopf takes away what it believes to be its own
+        # and no longer needed, which by the default names is that of any other kopf operator.
+        settings.persistence.finalizer = f"{GROUP}/never-set"
+        settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(
+            prefix=GROUP, v1=False
+        )
+        settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(
+            prefix=GROUP, key="never-set", v1=False
+        )
         # CRDs deleted and made anew are noticed by the supervisor's restart, without any right
         # to read CRDs.
         settings.scanning.disabled = True
