@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import functools
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -90,13 +91,16 @@ async def _http_get(request: Object, container: Object, pod_ip: str) -> tuple[bo
     headers = {"User-Agent": "kube-probe/1.36"}
     headers |= {item["name"]: item["value"] for item in request.get("httpHeaders", [])}
     # A connection for each probe, as kubelet does: it asks whether a client could connect now.
-    connector = aiohttp.TCPConnector(ssl=_unverified(), force_close=True)
+    connector = aiohttp.TCPConnector(
+        ssl=_unverified() if scheme == "https" else False, force_close=True
+    )
     options: dict[str, Any] = {"headers": headers, "allow_redirects": False}
     async with aiohttp.ClientSession(connector=connector) as session:  # noqa: SIM117
         async with session.get(url, **options) as answer:
             return 200 <= answer.status < 400, f"HTTP {answer.status}"
 
 
+@functools.cache
 def _unverified() -> ssl.SSLContext:
     """Probes over TLS do not verify: a pod's certificate seldom names its address."""
     context = ssl.create_default_context()
