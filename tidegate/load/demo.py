@@ -49,7 +49,8 @@ class DemoSizes:
 
     a_requests: int = 2_000
     b_requests: int = 5
-    b_start_seconds: float = 1.0
+    b_start_seconds: float = 3.0
+    """Late enough that A's connections are open: B should wait for scheduling, not for accept."""
     prompt_tokens: int = 128
     output_tokens: int = 16
 

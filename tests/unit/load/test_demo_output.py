@@ -11,7 +11,7 @@ from tidegate.load.demo_output import demo_table, write_chart
 from tidegate.load.tables import output_console
 from tidegate.scheduling.contracts import SchedulingMode
 
-SIZES = DemoSizes(a_requests=3, b_requests=2)
+SIZES = DemoSizes(a_requests=3, b_requests=2, b_start_seconds=1.0)
 
 
 def phase(mode: SchedulingMode, answered: list[float]) -> DemoPhase:
