@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ from support.e2e_cluster import Cluster, Scene
 from tidegate.local_cluster.binaries import Binaries
 from tidegate.local_cluster.cluster import LocalCluster
 from tidegate.local_cluster.deploy import deploy, find_source
-from tidegate.local_cluster.paths import cache_directory
+from tidegate.local_cluster.paths import cache_directory, cluster_directory
 
 
 @pytest.fixture(scope="session")
 def local_cluster(control_plane_binaries: Binaries) -> Iterator[LocalCluster]:
     """A local cluster of this run's own, beside any other; gone with all its files afterwards."""
+    purge_leftovers(control_plane_binaries)
     cluster = LocalCluster(
         f"e2e-{os.getpid()}", control_plane_binaries, cache_directory(), die_with_parent=True
     )
@@ -27,7 +29,14 @@ def local_cluster(control_plane_binaries: Binaries) -> Iterator[LocalCluster]:
         yield cluster
     finally:
         cluster.purge()
-        cluster.remove_lock()
+
+
+def purge_leftovers(binaries: Binaries) -> None:
+    """Clusters of runs that were killed before they could take theirs down."""
+    for folder in cluster_directory("any", cache_directory()).parent.glob("e2e-*"):
+        pid = folder.name.removeprefix("e2e-")
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            LocalCluster(folder.name, binaries, cache_directory()).purge()
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,7 @@ async def test_status_follows_the_load(make_scene: Callable[..., Scene]) -> None
 
     def waiting() -> int:
         tiers = scene.pool_object()["status"].get("tiers", [])
-        return tiers[0].get("waiting", 0) if tiers else 0
+        return tiers[0].get("queued", 0) if tiers else 0
 
     async with TenantClient(scene.endpoint, scene.key("a"), scene.model) as client:
         until = time.time() + 40
@@ -104,7 +104,7 @@ async def test_status_follows_the_load(make_scene: Callable[..., Scene]) -> None
             scene.cluster.until, "status shows who waits", lambda: waiting() >= 10, 20 * 2
         )
         described = scene.cluster.kubectl("describe", "spool", "pool", "-n", scene.namespace)
-        assert "Waiting:" in described
+        assert "Queued:" in described
         await asyncio.gather(*loops)
     await asyncio.to_thread(
         scene.cluster.until, "status shows nobody waits", lambda: waiting() == 0, 20 * 5

@@ -15,7 +15,7 @@ from support.tenant_client import Sent, TenantClient
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-SLOW_STEPS = {"TIDEGATE_FAKE_IGNORE_EOS": "1", "TIDEGATE_FAKE_TIME_SCALE": "1"}
+SLOW_STEPS = {"TIDEGATE_FAKE_IGNORE_EOS": "1", "TIDEGATE_FAKE_TIME_SCALE": "4"}
 SEATS = 4
 
 
@@ -27,7 +27,7 @@ def tokens(events: Iterable[dict[str, Any]], ids: set[str]) -> int:
     return sum(
         event["prompt_tokens"] + event["output_tokens"]
         for event in events
-        if event["request_id"] in ids
+        if event["x_request_id"] in ids
     )
 
 
@@ -65,9 +65,9 @@ async def test_five_requests_pass_two_thousand_queued_ones(
 
     assert all(sent.complete for sent in light)
     arrivals = [e for e in scene.engine_events() if e["event"] == "arrived"]
-    last_b = max(e["time"] for e in arrivals if e["request_id"] in b.ids)
+    last_b = max(e["time"] for e in arrivals if e["x_request_id"] in b.ids)
     between = [
-        e for e in arrivals if e["request_id"] not in b.ids and sent_at <= e["time"] < last_b
+        e for e in arrivals if e["x_request_id"] not in b.ids and sent_at <= e["time"] < last_b
     ]
     assert len(between) <= 6
 
@@ -110,14 +110,14 @@ async def test_a_paid_request_waits_less_than_one_free_one_runs(
         await flood
 
     events = scene.engine_events()
-    arrived = {e["request_id"]: e["time"] for e in events if e["event"] == "arrived"}
+    arrived = {e["x_request_id"]: e["time"] for e in events if e["event"] == "arrived"}
     waits = sorted(arrived[sent.request_id] - sent.sent_at for sent in paid.requests)
     assert len(waits) == 200
     assert all(sent.complete for sent in paid.requests)
     service = statistics.median(
         e["served_seconds"]
         for e in events
-        if e["event"] == "finished" and e["request_id"] in free.ids
+        if e["event"] == "finished" and e["x_request_id"] in free.ids
     )
     assert waits[197] <= service
 
@@ -148,11 +148,10 @@ async def test_weights_one_to_three_get_one_to_three(make_scene: Callable[..., S
     """Two tenants always backlogged for 60 s: shares within 5% of their weights."""
     scene = make_scene(
         "e2e-weights",
-        tiers={"t": {"fairness": {"unit": "Tokens"}}},
+        tiers={"t": {"fairness": {"unit": "Tokens"}, "tenantOverrides": {"maxWeight": 3}}},
         tenants={"one": {"tier": "t", "weight": 1}, "three": {"tier": "t", "weight": 3}},
         engine_args=[f"--max-num-seqs={SEATS}"],
         engine_env=SLOW_STEPS,
-        pool_spec={},
     )
     async with client(scene, "one") as one, client(scene, "three", seed=1) as three:
         start = time.time() + 5
