@@ -190,7 +190,7 @@ class Dispatcher:
         scheduler, gate = self.scheduler, self.gate
         if scheduler is None or gate is None or not self._engine_ready:
             return
-        while gate.is_open():
+        while scheduler.has_work() and gate.is_open():
             request = scheduler.next(now)
             if request is None:
                 return
