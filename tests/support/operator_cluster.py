@@ -277,6 +277,16 @@ class OperatorCluster:
             await asyncio.gather(task, return_exceptions=True)
             await playing.stop()
 
+    async def quiet(self, seconds: float = 3.0) -> None:
+        """Wait until the operator has written nothing for so long."""
+        deadline = time.monotonic() + 60.0
+        while True:
+            audit = self.audit()
+            await asyncio.sleep(seconds)
+            if not (writes := audit.writes()):
+                return
+            assert time.monotonic() < deadline, f"it goes on writing: {writes}"
+
     def audit(self) -> Audit:
         """Writes from now on."""
         return Audit(self.plane.audit_log)

@@ -92,6 +92,7 @@ async def test_every_field_survives_and_neither_quiet_nor_a_restart_writes(
             assert of_tenant["lastRefusal"]["reason"] == "queue_full"
             assert of_tenant["pools"] == [f"{namespace}/chat"]
             assert (of_tier["queued"], of_tier["worstPool"]) == (2, f"{namespace}/chat")
+            await cluster.quiet()
             before = await statuses(cluster, namespace)
             audit = cluster.audit()
             await asyncio.sleep(QUIET_SECONDS)

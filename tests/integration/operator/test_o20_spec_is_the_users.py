@@ -10,7 +10,7 @@ import kopf
 import pytest
 from support.custom_resources import pool, tenant, tier
 from support.operator_cluster import OperatorCluster, eventually
-from tidegate_operator.kube import SERVING_POOL, connection_info, load_configuration
+from tidegate_operator.kube import connection_info, load_configuration
 
 pytestmark = pytest.mark.integration
 
@@ -99,6 +99,7 @@ async def test_a_second_kopf_operator_with_its_defaults_starts_no_war(
 
         try:
             await eventually(finalizer, "the other operator's finalizer")
+            await cluster.quiet()
             audit = cluster.audit()
             await asyncio.sleep(5)
             assert audit.writes() == []
@@ -106,14 +107,13 @@ async def test_a_second_kopf_operator_with_its_defaults_starts_no_war(
         finally:
             stop.set()
             await asyncio.to_thread(thread.join, 30)
-        obj = await cluster.get("ServingPool", "chat", namespace)
-        assert obj is not None
-        metadata = {"name": "chat", "namespace": namespace, "finalizers": None}
-        await cluster.kube._request(
-            "patch",
-            SERVING_POOL,
-            "chat",
-            namespace,
-            {"metadata": metadata},
-            content_type="application/merge-patch+json",
-        )
+            freed = await asyncio.to_thread(
+                cluster.plane.kubectl,
+                "patch",
+                "servingpool/chat",
+                "-n",
+                namespace,
+                "--type=merge",
+                '-p={"metadata":{"finalizers":null}}',
+            )
+            assert freed.returncode == 0, freed.stderr
