@@ -23,6 +23,10 @@ ENGINE_SHUTDOWN_SECONDS = 20
 """What vLLM gives its last requests after SIGTERM, when the drain has run out of time; below the
 margin that the pod's grace period has beyond the drain."""
 
+_COMMAND = ["sh", "-c", 'rm -f "$0" && exec vllm serve "$@"', SOCKET_PATH]
+"""vLLM leaves its socket behind and refuses to start where one lies; the pod's volume outlives a
+container that crashed."""
+
 _PROBE_SECONDS = 5
 
 
@@ -32,7 +36,7 @@ def engine_container(pool: ServingPool) -> Json:
     container: Json = {
         "name": "engine",
         "image": spec.image,
-        "command": ["vllm", "serve"],
+        "command": _COMMAND,
         "args": _arguments(pool.spec.model, spec),
         "env": _environment(pool.spec.model, spec),
         "volumeMounts": _mounts(pool.spec.model),

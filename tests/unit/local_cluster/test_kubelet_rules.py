@@ -1,5 +1,7 @@
 """The kubelet's pure rules: expansion, images, back-off, probes, quantities, pod phases."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from tidegate.local_cluster.kubelet.backoff import RestartBackoff
 from tidegate.local_cluster.kubelet.container_worker import ContainerView, Phase
 from tidegate.local_cluster.kubelet.downward import MissingReference, PodAddresses, field_value
 from tidegate.local_cluster.kubelet.expansion import expand
-from tidegate.local_cluster.kubelet.images import ImageTable, UnmappedImage, load, repository
+from tidegate.local_cluster.kubelet.images import Image, ImageTable, UnmappedImage, load, repository
 from tidegate.local_cluster.kubelet.pod_status import pod_phase
 from tidegate.local_cluster.kubelet.probes import ProbeSpec, ProbeTally
 from tidegate.local_cluster.kubelet.quantity import divide, parse
@@ -44,17 +46,25 @@ def test_repository_of_an_image(image: str, wanted: str) -> None:
     assert repository(image) == wanted
 
 
-def test_image_table_entrypoint_command_and_programs(tmp_path: Path) -> None:
+def test_image_table_entrypoint_and_command(tmp_path: Path) -> None:
     table = tmp_path / "images.toml"
-    table.write_text(
-        '["example.test/engine"]\n'
-        'command = ["serve", "it"]\n'
-        'programs = { serve = ["/opt/real", "serve"] }\n'
-    )
+    table.write_text('["example.test/engine"]\ncommand = ["serve", "it"]\n')
     image = ImageTable([tmp_path / "absent.toml", table]).find("example.test/engine:1")
-    assert image.argv([], ["--x"]) == ["/opt/real", "serve", "it", "--x"]
-    assert image.argv(["serve"], ["y"]) == ["/opt/real", "serve", "y"]
+    assert image.argv([], ["--x"]) == ["serve", "it", "--x"]
     assert image.argv(["/bin/sh", "-c"], ["y"]) == ["/bin/sh", "-c", "y"]
+
+
+def test_a_program_of_an_image_is_on_its_path_also_for_a_shell(tmp_path: Path) -> None:
+    image = Image(("serve",), {"serve": ("echo", "it's", "real")})
+    image.install_programs(tmp_path / "programs")
+    done = subprocess.run(
+        ["sh", "-c", 'exec serve "$@"', "sh", "a b"],
+        env={"PATH": f"{tmp_path / 'programs'}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "it's real a b\n"
 
 
 def test_a_later_image_table_wins_and_a_mended_one_is_read_again(tmp_path: Path) -> None:

@@ -35,14 +35,22 @@ class Surroundings:
 
 
 async def container_environment(
-    pod: Object, container: Object, around: Surroundings, home: Path, read: Read
+    pod: Object,
+    container: Object,
+    around: Surroundings,
+    home: Path,
+    programs: Path,
+    read: Read,
 ) -> dict[str, str]:
-    """The environment of one container. Raises MissingReference where a reference is dangling."""
+    """The environment of one container. Raises MissingReference where a reference is dangling.
+
+    `home`: its $HOME; `programs`: the folder of what its image has on the PATH.
+    """
     search = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     values = {name: os.environ[name] for name in _FROM_THE_MACHINE if name in os.environ}
     values |= {
-        # First, so that `python3` is the interpreter that has the project's packages.
-        "PATH": f"{Path(sys.executable).parent}:{search}",
+        # Before the machine's, so that `python3` is the one that has the project's packages.
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{search}",
         "HOME": str(home),
         "HOSTNAME": around.hostname,
         "KUBERNETES_SERVICE_HOST": around.api_host,

@@ -7,9 +7,10 @@ A table in TOML maps an image's repository (no tag, no digest) to what its entry
     programs = { tool = ["{python}", "-m", "tidegate.tool"] }   # what `tool` is inside the image
 
 `{python}` is the interpreter that runs the kubelet. Where a container has a `command` it replaces
-the entrypoint, as in Kubernetes; a first word that stands in `programs` is then replaced.
+the entrypoint, as in Kubernetes. `programs` are what the image has on its PATH: a script each.
 """
 
+import shlex
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -30,8 +31,15 @@ class Image:
 
     def argv(self, command: Sequence[str], args: Sequence[str]) -> list[str]:
         """What a container with this `command` and these `args` runs."""
-        words = [*(command or self.command), *args]
-        return [*self.programs.get(words[0], (words[0],)), *words[1:]]
+        return [*(command or self.command), *args]
+
+    def install_programs(self, folder: Path) -> None:
+        """Writes a script for each program into `folder`, which belongs first on the PATH."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, words in self.programs.items():
+            script = folder / name
+            script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            script.chmod(0o755)
 
 
 def repository(image: str) -> str:

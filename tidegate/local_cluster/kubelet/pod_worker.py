@@ -328,8 +328,10 @@ class PodWorker:
         """What the shim has to do for one container."""
         home = folder / "home"
         home.mkdir(parents=True, exist_ok=True)
+        programs = folder / "programs"
+        image.install_programs(programs)
         environment = await container_environment(
-            self.pod, item, self._surroundings(), home, self._read
+            self.pod, item, self._surroundings(), home, programs, self._read
         )
         hosts = {"path": "/etc/hosts", "source": str(self.folder / "hosts"), "read_only": False}
         return {
@@ -338,7 +340,7 @@ class PodWorker:
             "directory": item.get("workingDir") or "/",
             "hostname": self._hostname(),
             "mounts": [hosts, *self._volumes.mounts(item, environment)],
-            "kept": _needed_folders(home),
+            "kept": _needed_folders(home, programs),
         }
 
     def _surroundings(self) -> Surroundings:
@@ -374,9 +376,9 @@ class PodWorker:
         self._node.events.record(self.pod, kind, reason, message)
 
 
-def _needed_folders(home: Path) -> list[str]:
+def _needed_folders(*own: Path) -> list[str]:
     """Folders of the machine that a container needs even where a volume covers their parent."""
-    roots = {sys.prefix, sys.base_prefix, str(home)}
+    roots = {sys.prefix, sys.base_prefix, *map(str, own)}
     roots |= {path for path in sys.path if Path(path).is_dir()}
     return sorted(roots)
 
