@@ -131,7 +131,11 @@ class Scene:
         }
 
     def pool(self, **changes: Any) -> dict[str, Any]:
-        environment = {"TIDEGATE_FAKE_REQUEST_LOG": "/dev/stdout", **self.engine_env}
+        environment = {
+            "TIDEGATE_FAKE_CALIBRATION": "test",
+            "TIDEGATE_FAKE_REQUEST_LOG": "/dev/stdout",
+            **self.engine_env,
+        }
         return {
             "apiVersion": "tidegate.io/v1alpha1",
             "kind": "ServingPool",

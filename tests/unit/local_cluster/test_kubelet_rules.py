@@ -48,8 +48,11 @@ def test_repository_of_an_image(image: str, wanted: str) -> None:
 
 def test_image_table_entrypoint_and_command(tmp_path: Path) -> None:
     table = tmp_path / "images.toml"
-    table.write_text('["example.test/engine"]\ncommand = ["serve", "it"]\n')
+    table.write_text(
+        '["example.test/engine"]\ncommand = ["serve", "it"]\nenvironment = { LEVEL = "info" }\n'
+    )
     image = ImageTable([tmp_path / "absent.toml", table]).find("example.test/engine:1")
+    assert image.environment == {"LEVEL": "info"}
     assert image.argv([], ["--x"]) == ["serve", "it", "--x"]
     assert image.argv(["/bin/sh", "-c"], ["y"]) == ["/bin/sh", "-c", "y"]
 

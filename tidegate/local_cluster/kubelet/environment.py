@@ -37,6 +37,7 @@ class Surroundings:
 async def container_environment(
     pod: Object,
     container: Object,
+    image: Image,
     around: Surroundings,
     home: Path,
     programs: Path,
@@ -56,6 +57,7 @@ async def container_environment(
         "KUBERNETES_SERVICE_HOST": around.api_host,
         "KUBERNETES_SERVICE_PORT": str(around.api_port),
         "KUBERNETES_SERVICE_PORT_HTTPS": str(around.api_port),
+        **image.environment,
     }
     for source in container.get("envFrom", []):
         values |= await _all_of(source, read)

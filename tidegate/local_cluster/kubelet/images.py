@@ -5,6 +5,7 @@ A table in TOML maps an image's repository (no tag, no digest) to what its entry
     ["ghcr.io/tidegate/sidecar"]
     command = ["{python}", "-m", "tidegate_sidecar"]
     programs = { tool = ["{python}", "-m", "tidegate.tool"] }   # what `tool` is inside the image
+    environment = { LEVEL = "info" }                            # a container's own `env` wins
 
 `{python}` is the interpreter that runs the kubelet. Where a container has a `command` it replaces
 the entrypoint, as in Kubernetes. `programs` are what the image has on its PATH: a script each.
@@ -14,7 +15,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -27,7 +28,8 @@ class Image:
     """What an image's repository stands for on this machine."""
 
     command: tuple[str, ...]
-    programs: dict[str, tuple[str, ...]]
+    programs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def argv(self, command: Sequence[str], args: Sequence[str]) -> list[str]:
         """What a container with this `command` and these `args` runs."""
@@ -83,12 +85,16 @@ def load(file: Path) -> dict[str, Image]:
     """The images in one table. Raises ValueError where it is malformed."""
     images: dict[str, Image] = {}
     for name, entry in tomllib.loads(file.read_text()).items():
-        if not isinstance(entry, dict) or set(entry) - {"command", "programs"}:
-            raise ValueError(f'["{name}"] may hold `command` and `programs` only')
+        if not isinstance(entry, dict) or set(entry) - {"command", "programs", "environment"}:
+            raise ValueError(f'["{name}"] may hold `command`, `programs` and `environment` only')
         programs = {
             program: _words(name, words) for program, words in entry.get("programs", {}).items()
         }
-        images[repository(name)] = Image(_words(name, entry.get("command")), programs)
+        environment = entry.get("environment", {})
+        if not all(isinstance(value, str) for value in environment.values()):
+            raise ValueError(f'["{name}"]: the values of `environment` are strings')
+        command = _words(name, entry.get("command"))
+        images[repository(name)] = Image(command, programs, environment)
     return images
 
 

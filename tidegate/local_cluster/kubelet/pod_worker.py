@@ -331,7 +331,7 @@ class PodWorker:
         programs = folder / "programs"
         image.install_programs(programs)
         environment = await container_environment(
-            self.pod, item, self._surroundings(), home, programs, self._read
+            self.pod, item, image, self._surroundings(), home, programs, self._read
         )
         hosts = {"path": "/etc/hosts", "source": str(self.folder / "hosts"), "read_only": False}
         return {
