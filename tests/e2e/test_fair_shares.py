@@ -148,7 +148,13 @@ async def test_weights_one_to_three_get_one_to_three(make_scene: Callable[..., S
     """Two tenants always backlogged for 60 s: shares within 5% of their weights."""
     scene = make_scene(
         "e2e-weights",
-        tiers={"t": {"fairness": {"unit": "Tokens"}, "tenantOverrides": {"maxWeight": 3}}},
+        tiers={
+            "t": {
+                # Turns of a few requests: a window of 60 s then holds many whole rounds.
+                "fairness": {"unit": "Tokens", "quantum": 256},
+                "tenantOverrides": {"maxWeight": 3},
+            }
+        },
         tenants={"one": {"tier": "t", "weight": 1}, "three": {"tier": "t", "weight": 3}},
         engine_args=[f"--max-num-seqs={SEATS}"],
         engine_env=SLOW_STEPS,
