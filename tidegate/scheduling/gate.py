@@ -9,9 +9,10 @@ in flight, so that no wrong belief about the engine can shut it for good):
 
 * ``not_started < window``. Not started is what was dispatched and has shown neither a first token
   nor prefill progress, known here at once. The window starts at what an engine can start in one
-  feedback delay (about a step), plus one; it grows by one after each step that ended with free
-  seats, free KV and a queue of ours while the window was what held us back; it is halved when more
-  than 5% of recent requests waited over two steps in the engine (their 95th percentile exceeds 2).
+  feedback delay (the step that runs and the one begun at its end), plus one; it grows by one after
+  each step that ended with free seats, free KV and a queue of ours while the window was what held
+  us back; it is halved when more than 5% of recent requests waited over two steps in the engine
+  (their 95th percentile exceeds 2).
 * Less than two steps' worth of prefill tokens is outstanding (a step's worth: what the running
   sequences leave of its budget): one for the step that runs, which we shall hear of when it ends,
   and one for the step that the engine begins at that moment. A prompt of many budgets passes once
@@ -129,7 +130,7 @@ class Gate:
         self._prefill_tokens += prompt_tokens
         if not self._step:
             mean_tokens = self._prefill_tokens // len(self._unstarted)
-            self._window = max(2, self._budget_tokens // max(1, mean_tokens) + 1)
+            self._window = max(2, 2 * self._budget_tokens // max(1, mean_tokens) + 1)
 
     def started(self, request_id: str, now: float) -> None:
         """Its first token or prefill progress was seen; later calls change nothing."""
