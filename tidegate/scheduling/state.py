@@ -11,7 +11,7 @@ from tidegate.scheduling.drain_rate import DrainRate
 from tidegate.scheduling.lazy_heap import Entry
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.tenant_queue import TenantQueue
-from tidegate.scheduling.tiers import Grant, TierAccount
+from tidegate.scheduling.tiers import UNCHARGED, Grant, TierAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,6 @@ class Flight:
         self.unit = self.tier.policy.fairness.unit
         self.charged_tokens = charged_tokens
         self.contended = False
-        self.grant = Grant(due=False, limited=False)
+        self.grant: Grant = UNCHARGED
         self.started = False
         self.served_tokens = 0

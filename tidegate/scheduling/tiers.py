@@ -66,6 +66,9 @@ class Grant(NamedTuple):
     """Counted against the limit."""
 
 
+UNCHARGED = Grant(due=False, limited=False)
+
+
 class Tiers(Generic[T]):
     """The tiers of a pool, at most 64: a decision looks at each once."""
 
@@ -137,7 +140,7 @@ class Tiers(Generic[T]):
             tier.limit_tag = max(tier.limit_tag, served - cost) + cost
         self._turns[tier.priority] = max(self._turns.get(tier.priority, 0.0), tier.turn_tag)
         tier.turn_tag += tokens
-        return Grant(due, limited)
+        return Grant(due, limited) if due or limited else UNCHARGED
 
     def correct(self, tier: TierAccount[T], tokens: float, grant: Grant) -> None:
         """A request turned out so much larger (or, negative, smaller) than it was charged."""
