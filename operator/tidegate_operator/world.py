@@ -73,10 +73,14 @@ class World:
         return self._objects[kind]
 
     def put(self, kind: Kind, obj: Json) -> None:
-        """The object as a write of ours left it."""
-        key = key_of(obj)
-        if key in self._objects[kind]:
-            self._objects[kind][key] = _slim(obj)
+        """The status as a write of ours left it.
+
+        Nothing else of the answer is taken: it may carry a spec that no LIST has shown, and the
+        next LIST would find no difference to judge.
+        """
+        known = self._objects[kind].get(key_of(obj))
+        if known is not None and known["metadata"]["uid"] == obj["metadata"]["uid"]:
+            known["status"] = obj.get("status") or {}
 
     def pods_of(self, pool: Key) -> list[Json]:
         """The engine pods of a pool, by name."""
