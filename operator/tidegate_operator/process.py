@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator
 
@@ -84,7 +85,8 @@ class Process:
             kube,
             self._settings.lease_name,
             self._settings.operator_namespace,
-            self._settings.identity,
+            # A process, not a pod: one that was killed does not inherit what its successor holds.
+            f"{self._settings.identity}_{secrets.token_hex(4)}",
             LeaseTiming(
                 self._settings.lease_duration_seconds,
                 self._settings.lease_renew_deadline_seconds,

@@ -36,7 +36,7 @@ class Settings:
         "Namespaces whose pools may serve Tenants of other namespaces; `*`: all.", ()
     )
     operator_namespace: str = _setting("Namespace of the Lease.", "tidegate-system")
-    identity: str = _setting("Holder named in the Lease; unset: the host name.")
+    identity: str = _setting("Begins the holder's name in the Lease; unset: the host name.")
     leader_election: bool = _setting("Take the Lease before doing anything.", True)
     lease_name: str = _setting("Name of the Lease.", "tidegate-operator")
     lease_duration_seconds: float = _setting(

@@ -101,7 +101,7 @@ def _kill_the_leader(cluster: Cluster, scene: Scene) -> None:
     processes = own_operators(cluster)
     (leader,) = [name for name in processes if name in holder]
     processes[leader].send_signal(signal.SIGKILL)
-    cluster.until("another leader", lambda: leader not in lease_holder(cluster), 60)
+    cluster.until("another leader", lambda: lease_holder(cluster) not in ("", holder), 60)
     generation = touch(scene)
     cluster.until("status written", lambda: status_written(scene, generation), 60)
 
