@@ -10,6 +10,7 @@ objects there are. A mark set while a LIST is under way stays set, for that LIST
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 
@@ -22,11 +23,14 @@ from tidegate_operator.kube import (
     SERVING_POOL,
     TENANT,
     TENANT_TIER,
+    Forbidden,
     Json,
     Kind,
     Kube,
     KubeError,
 )
+
+log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """Namespace ("" for cluster-wide kinds) and name."""
@@ -46,6 +50,8 @@ JUDGED = (TENANT_TIER, TENANT, NAMESPACE, SECRET)
 
 PAUSE_FACTOR = 4.0
 SHORTEST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
+"""However slow a LIST was: what is revoked meanwhile must act within seconds."""
 
 
 class World:
@@ -57,6 +63,8 @@ class World:
         self._objects: dict[Kind, dict[Key, Json]] = {kind: {} for kind in SELECTORS}
         self._dirty: set[Kind] = set(SELECTORS)
         self._not_before = dict.fromkeys(SELECTORS, 0.0)
+        self._refused: dict[Kind, frozenset[str]] = {}
+        """Namespaces that the last LIST of the kind may not read."""
         self._lock = asyncio.Lock()
         self._judgement: Judgement | None = None
 
@@ -129,9 +137,7 @@ class World:
         started = time.monotonic()
         selector = SELECTORS[kind] or None
         if kind.namespaced and self._namespaces:
-            items = []
-            for namespace in self._namespaces:
-                items += await self._kube.list(kind, namespace, selector)
+            items = await self._list_namespaces(kind, selector)
         else:
             items = await self._kube.list(kind, None, selector)
         before, self._objects[kind] = (
@@ -142,8 +148,30 @@ class World:
             self._judgement = None
         ended = time.monotonic()
         pause = max(SHORTEST_PAUSE_SECONDS, PAUSE_FACTOR * (ended - started))
-        self._not_before[kind] = ended + pause
+        self._not_before[kind] = ended + min(pause, LONGEST_PAUSE_SECONDS)
         done.add(kind)
+
+    async def _list_namespaces(self, kind: Kind, selector: str | None) -> list[Json]:
+        """The objects of the namespaces that are served; one that is refused stops no other.
+
+        What was in it is kept as it was, for a right that is missing for a moment must not cut off
+        tenants; once the namespace itself is gone, so is what was in it.
+        """
+        items: list[Json] = []
+        refusals: dict[str, Forbidden] = {}
+        for namespace in self._namespaces:
+            try:
+                items += await self._kube.list(kind, namespace, selector)
+            except Forbidden as error:
+                refusals[namespace] = error
+                if ("", namespace) in self._objects[NAMESPACE]:
+                    items += (o for k, o in self._objects[kind].items() if k[0] == namespace)
+        if len(refusals) == len(self._namespaces):
+            raise next(iter(refusals.values()))
+        for namespace in refusals.keys() - self._refused.get(kind, ()):
+            log.warning("namespace %s is left as it was: %s", namespace, refusals[namespace])
+        self._refused[kind] = frozenset(refusals)
+        return items
 
 
 def key_of(obj: Json) -> Key:

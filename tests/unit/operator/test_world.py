@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from typing import Any
 
 import pytest
 from support.custom_resources import tenant, tier
-from tidegate_operator.kube import NAMESPACE, TENANT, TENANT_TIER, Forbidden, Json, Kind
+from tidegate_operator import world as world_module
+from tidegate_operator.kube import NAMESPACE, SECRET, TENANT, TENANT_TIER, Forbidden, Json, Kind
 from tidegate_operator.world import World
 
 
@@ -58,3 +60,52 @@ async def test_a_key_removed_while_a_status_is_written_is_judged_away(lister: Li
     world.mark(TENANT)
     await world.refresh()
     assert world.judgement.tenants["a/x"].digests == ()
+
+
+async def test_a_slow_list_does_not_put_the_next_one_off_for_long(
+    lister: Lister, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert world_module.LONGEST_PAUSE_SECONDS <= 2.0
+    monkeypatch.setattr(world_module, "LONGEST_PAUSE_SECONDS", 0.1)
+    lister.seconds = 0.5
+    world = World(lister, ())  # type: ignore[arg-type]
+    started = time.monotonic()
+    await world.refresh()
+    world.mark(TENANT)
+    await world.refresh()
+    # Two LISTs and the pause; four times the first LIST would be 2 s more.
+    assert time.monotonic() - started < 2.5
+
+
+async def test_a_namespace_without_rights_stops_no_other(lister: Lister) -> None:
+    lister.objects[TENANT] = [tenant("x", "t0", namespace="a"), tenant("y", "t0", namespace="b")]
+    other = {"metadata": {"name": "b", "uid": "b", "resourceVersion": "1"}}
+    lister.objects[NAMESPACE].append(other)
+    world = World(lister, ("a", "b"))  # type: ignore[arg-type]
+    await world.refresh()
+    assert set(world.judgement.tenants) == {"a/x", "b/y"}
+    lister.forbidden.add("b")
+    lister.objects[TENANT][0] = changed(lister.objects[TENANT][0], apiKeys=[])
+    world.mark_all()
+    await world.refresh()
+    assert world.judgement.tenants["a/x"].digests == ()
+    assert world.judgement.tenants["b/y"].digests, "a right that is missing revokes nothing"
+    lister.objects[NAMESPACE].remove(other)
+    for _ in range(2):
+        world.mark_all()
+        await world.refresh()
+    assert set(world.judgement.tenants) == {"a/x"}, "what was in a deleted namespace is gone"
+
+
+async def test_rights_in_no_namespace_are_an_error_that_keeps_the_mark(lister: Lister) -> None:
+    world = World(lister, ("a",))  # type: ignore[arg-type]
+    await world.refresh()
+    lister.forbidden.add("a")
+    world.mark(SECRET)
+    with pytest.raises(Forbidden):
+        await world.refresh()
+    lister.forbidden.clear()
+    secret = {"name": "s", "namespace": "a", "uid": "s", "resourceVersion": "1"}
+    lister.objects[SECRET] = [{"metadata": secret}]
+    await world.refresh()
+    assert ("a", "s") in world.objects(SECRET)
