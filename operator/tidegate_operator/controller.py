@@ -59,6 +59,8 @@ log = logging.getLogger(__name__)
 LINK_RESTART_SECONDS = 5.0
 FIRST_LOOK_SECONDS = 60.0
 JUDGING: Key = ("", "")
+JUDGING_BACK_OFF_SECONDS = 2.0
+"""At most: what is revoked waits for it, in all pools."""
 CHILDREN = (STATEFUL_SET, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET, SECRET)
 """Kinds of children whose events bring their pool to be looked at."""
 
@@ -232,7 +234,7 @@ class Controller:
 
     def _again(self, key: Key, why: str) -> None:
         self._metrics.reconciles.labels("error").inc()
-        delay = self._queue.failed(key)
+        delay = self._queue.failed(key, JUDGING_BACK_OFF_SECONDS if key == JUDGING else None)
         log.warning("%s: again in %.1f s: %s", _shown(key), delay, why)
 
     # --- work
@@ -241,6 +243,8 @@ class Controller:
         """Judge tiers and tenants, and have every pool look at the result."""
         await self._world.refresh()
         judgement = self._world.judgement
+        # A pool in back-off is not left with what was revoked, nor after an outage that is over.
+        urgent = judgement is not self._judged or self._queue.failures(JUDGING) > 0
         if judgement is not self._judged:
             self._judged = judgement
             for kind in (TENANT_TIER, TENANT):
@@ -248,7 +252,7 @@ class Controller:
                     self._writer.mark(kind, key)
         pools = self._world.objects(SERVING_POOL)
         for key in [*pools, *(self._pools.keys() - pools.keys())]:
-            self._queue.put(key)
+            self._queue.put(key, now=urgent)
         self._look_whole()
         self.resynced_at = time.monotonic()
         self._metrics.last_resync.set(time.time())

@@ -4,8 +4,8 @@ Theory of operation: a key put while it waits is dropped (it will be looked at a
 while a worker has it is queued again when that worker is done, so no change is missed and no two
 workers act on one object. A key that failed comes back after a delay that doubles with each failure
 in a row, from ``base`` to ``highest`` seconds, and is forgotten on success. A fresh put of a key
-that waits out its back-off does not shorten it, unless ``now`` is asked for: a hot loop of a
-failing object is impossible however many events it causes.
+that waits out its back-off, or fails after the put, does not shorten it, unless ``now`` is asked
+for: a hot loop of a failing object is impossible however many events it causes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class WorkQueue(Generic[K]):
         self._ready: deque[K] = deque()
         self._waiting: set[K] = set()
         self._running: set[K] = set()
-        self._again: set[K] = set()
+        self._again: dict[K, bool] = {}
+        """Put while a worker has them, and whether ``now`` was asked for."""
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._backing_off: set[K] = set()
@@ -46,22 +47,11 @@ class WorkQueue(Generic[K]):
             return
         self._cancel_timer(key)
         if key in self._running:
-            self._again.add(key)
+            self._again[key] = now or self._again.get(key, False)
         elif key not in self._waiting:
             self._waiting.add(key)
             self._ready.append(key)
             self._wake.set()
-
-    def put_after(self, key: K, seconds: float) -> None:
-        """Ask for it in a while; an earlier request stands."""
-        if key in self._waiting or key in self._again:
-            return
-        timer = self._timers.get(key)
-        loop = asyncio.get_running_loop()
-        if timer is not None and timer.when() <= loop.time() + seconds:
-            return
-        self._cancel_timer(key, keep_back_off=True)
-        self._timers[key] = loop.call_later(seconds, self._due, key)
 
     async def take(self) -> K:
         """The next key; the caller owes ``done`` or ``failed`` for it."""
@@ -78,14 +68,17 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
         self._finish(key)
 
-    def failed(self, key: K) -> float:
+    def failed(self, key: K, highest_seconds: float | None = None) -> float:
         """The key's work failed; it comes back after the seconds returned."""
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
-        delay = min(self._highest, self._base * 2.0 ** min(count, 30))
+        highest = self._highest if highest_seconds is None else highest_seconds
+        delay = min(highest, self._base * 2.0 ** min(count, 30))
         self._running.discard(key)
-        self._again.discard(key)
         self._cancel_timer(key)
+        if self._again.pop(key, False):
+            self.put(key)
+            return 0.0
         self._backing_off.add(key)
         self._timers[key] = asyncio.get_running_loop().call_later(delay, self._due, key)
         return delay
@@ -107,12 +100,10 @@ class WorkQueue(Generic[K]):
 
     def _finish(self, key: K) -> None:
         self._running.discard(key)
-        if key in self._again:
-            self._again.discard(key)
+        if self._again.pop(key, None) is not None:
             self.put(key)
 
-    def _cancel_timer(self, key: K, *, keep_back_off: bool = False) -> None:
+    def _cancel_timer(self, key: K) -> None:
         if timer := self._timers.pop(key, None):
             timer.cancel()
-        if not keep_back_off:
-            self._backing_off.discard(key)
+        self._backing_off.discard(key)

@@ -46,3 +46,25 @@ async def test_events_do_not_shorten_a_back_off_but_a_new_spec_does() -> None:
     queue.put("a", now=True)
     assert await asyncio.wait_for(queue.take(), 5) == "a"
     queue.close()
+
+
+async def test_what_is_urgent_is_not_put_off_by_the_failure_of_the_run_before() -> None:
+    """A revocation that comes while a pool's reconcile is about to fail."""
+    queue: WorkQueue[str] = WorkQueue(base_seconds=1000, highest_seconds=5000)
+    queue.put("a")
+    await queue.take()
+    queue.put("a", now=True)
+    queue.put("a")
+    queue.failed("a")
+    assert await asyncio.wait_for(queue.take(), 5) == "a"
+    queue.put("a")
+    assert queue.failed("a") == 2000, "an event is no reason to hurry, and failures are counted on"
+    assert len(queue) == 0
+    queue.close()
+
+
+async def test_a_back_off_can_be_bounded_by_who_knows_how_much_hangs_on_it() -> None:
+    queue: WorkQueue[str] = WorkQueue(base_seconds=1000, highest_seconds=5000)
+    queue.put("a")
+    assert queue.failed(await queue.take(), 0.001) == 0.001
+    assert await asyncio.wait_for(queue.take(), 5) == "a"

@@ -1,0 +1,149 @@
+"""The controller without an API server: what is revoked acts soon, whatever fails beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+from support.custom_resources import pool, tenant, tier
+from tidegate_operator.controller import JUDGING, Controller
+from tidegate_operator.kube import (
+    NAMESPACE,
+    SECRET,
+    SERVICE,
+    SERVING_POOL,
+    TENANT,
+    TENANT_TIER,
+    Invalid,
+    Json,
+    Kind,
+    Unavailable,
+)
+from tidegate_operator.metrics import Metrics
+from tidegate_operator.settings import Settings
+
+
+class Server:
+    """Objects by kind; applies are kept, those of a kind in ``refused`` are not."""
+
+    def __init__(self, *objects: tuple[Kind, Json]) -> None:
+        self.objects: dict[tuple[Kind, str, str], Json] = {}
+        self.refused: set[Kind] = set()
+        self.away = False
+        for kind, obj in objects:
+            self.put(kind, obj)
+
+    def put(self, kind: Kind, obj: Json) -> None:
+        metadata = obj["metadata"]
+        self.objects[kind, metadata.get("namespace", ""), metadata["name"]] = copy.deepcopy(obj)
+
+    async def _step(self) -> None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise Unavailable("away")
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, selector: str | None = None
+    ) -> list[Json]:
+        await self._step()
+        wanted = {} if not selector or "=" not in selector else dict([selector.split("=")[:2]])
+        return [
+            copy.deepcopy(obj)
+            for (k, ns, _), obj in self.objects.items()
+            if k is kind
+            and namespace in (None, ns)
+            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
+        ]
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Json | None:
+        await self._step()
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def apply(self, kind: Kind, body: Json) -> Json:
+        await self._step()
+        if kind in self.refused:
+            raise Invalid("not like this")
+        body = copy.deepcopy(body)
+        body["metadata"] |= {"uid": "u", "generation": 1, "resourceVersion": "1"}
+        self.put(kind, body)
+        return body
+
+    create = apply
+
+    async def delete(self, kind: Kind, owned: Json) -> None:
+        await self._step()
+
+    async def patch_status(self, kind: Kind, owner: Json, status: Json) -> Json | None:
+        await self._step()
+        metadata = owner["metadata"]
+        obj = self.objects[kind, metadata.get("namespace", ""), metadata["name"]]
+        obj["status"] = {**(obj.get("status") or {}), **status}
+        return copy.deepcopy(obj)
+
+    def keys(self) -> str:
+        shard = self.objects.get((SECRET, "acme", "chat-policy-0"))
+        return str(shard["data"]["keys.json"]) if shard else ""
+
+
+def served() -> Server:
+    return Server(
+        (TENANT_TIER, tier("t0")),
+        (TENANT, tenant("a")),
+        (SERVING_POOL, pool()),
+        (NAMESPACE, {"metadata": {"name": "acme", "uid": "n", "resourceVersion": "1"}}),
+    )
+
+
+def controller(server: Server, **settings: Any) -> Controller:
+    return Controller(server, Settings(**settings), Metrics())  # type: ignore[arg-type]
+
+
+async def within(seconds: float, check: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        await asyncio.sleep(0.01)
+    return found
+
+
+def revoke(server: Server, running: Controller) -> None:
+    """A user's apply, and the watch event of it."""
+    revoked = tenant("a", apiKeys=[])
+    revoked["metadata"]["generation"] = 2
+    server.put(TENANT, revoked)
+    running.on_event(TENANT, "MODIFIED", copy.deepcopy(revoked))
+
+
+async def test_a_refused_child_does_not_put_off_a_revocation() -> None:
+    """A pool in back-off, as its Service is refused again and again."""
+    server = served()
+    server.refused.add(SERVICE)
+    running = controller(server)
+    # As after many failures: the next try of this pool is a minute away.
+    running._queue._failures["acme", "chat"] = 20
+    async with running:
+        await within(10, server.keys, "the policy is written, whatever else is refused")
+        await within(10, lambda: running._queue._timers, "the pool backs off")
+        before = server.keys()
+        revoke(server, running)
+        await within(5, lambda: server.keys() != before, "the revoked key is gone")
+
+
+async def test_after_an_outage_nothing_waits_out_its_back_off() -> None:
+    server = served()
+    running = controller(server)
+    async with running:
+        await within(10, server.keys, "the policy is written")
+        before = server.keys()
+        server.away = True
+        running._queue._failures[JUDGING] = 20
+        running._queue._failures["acme", "chat"] = 20
+        running.resync()
+        running._queue.put(("acme", "chat"))
+        await within(10, lambda: len(running._queue._timers) == 2, "both back off")
+        server.away = False
+        revoke(server, running)
+        await within(5, lambda: server.keys() != before, "the revoked key is gone")
