@@ -22,7 +22,6 @@ from tidegate.scheduling.contracts import (
     KEYS_VERSION,
     POLICY_VERSION,
     BetweenTiers,
-    EngineLimits,
     KeySet,
     ModelPolicy,
     Policy,
@@ -33,7 +32,7 @@ from tidegate.scheduling.contracts import (
 )
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import ServingPool
-from tidegate_operator.engine_args import flag_integer
+from tidegate_operator.engine_args import engine_limits
 from tidegate_operator.findings import Fault, Finding, verdicts
 from tidegate_operator.judge import Judgement, TenantVerdict
 from tidegate_operator.shards import Previous
@@ -104,7 +103,7 @@ def compile_pool(
         tenants=tenants,
         scheduling_mode=pool.spec.scheduling_mode or SchedulingMode.TIDEGATE,
         between_tiers=pool.spec.between_tiers or BetweenTiers.STRICT,
-        engine=_engine_limits(pool.spec.engine.args or ()),
+        engine=engine_limits(pool.spec.engine.args or (), pool.spec.model.task),
     )
     keys = KeySet(
         KEYS_VERSION,
@@ -171,13 +170,6 @@ def _row(
         return None
     weight = min(last.weight, tier.max_weight)
     return TenantPolicy(tenant.name, last.tier, weight, tenant.stop or last.stop)
-
-
-def _engine_limits(arguments: Sequence[str]) -> EngineLimits:
-    return EngineLimits(
-        max_num_seqs=flag_integer(arguments, "--max-num-seqs"),
-        max_num_batched_tokens=flag_integer(arguments, "--max-num-batched-tokens"),
-    )
 
 
 def _generation(

@@ -1,8 +1,40 @@
-"""Reading single flags out of ``spec.engine.args``, as vLLM's parser would."""
+"""Flags in ``spec.engine.args``: those that the scheduler must know of, read and completed.
+
+The sidecar's gate has to know how many sequences and tokens a step of the engine takes; vLLM's own
+defaults depend on its version and its GPU, and no metric tells them. So both are always given.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from tidegate.scheduling.contracts import EngineLimits, Task
+
+MAX_NUM_SEQS = "--max-num-seqs"
+MAX_NUM_BATCHED_TOKENS = "--max-num-batched-tokens"
+DEFAULT_STEP = {MAX_NUM_SEQS: 256, MAX_NUM_BATCHED_TOKENS: 8192}
+"""What vLLM 0.32 itself takes for serving a dense model on an H100, sequences rounded down."""
+
+
+def complete(arguments: Sequence[str], task: Task | None) -> list[str]:
+    """The pool's arguments with what they leave open about a step.
+
+    Not for embedding: there vLLM derives its batch from the model's length.
+    """
+    if task is Task.EMBED:
+        return list(arguments)
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    missing = (f"{flag}={value}" for flag, value in DEFAULT_STEP.items() if flag not in given)
+    return [*missing, *arguments]
+
+
+def engine_limits(arguments: Sequence[str], task: Task | None) -> EngineLimits:
+    """What the engine will run with, as far as it can be read."""
+    completed = complete(arguments, task)
+    return EngineLimits(
+        max_num_seqs=flag_integer(completed, MAX_NUM_SEQS),
+        max_num_batched_tokens=flag_integer(completed, MAX_NUM_BATCHED_TOKENS),
+    )
 
 
 def flag_integer(arguments: Sequence[str], flag: str) -> int | None:

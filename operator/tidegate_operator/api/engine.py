@@ -172,8 +172,10 @@ class EngineSpec(ApiModel):
     )
     args: list[EngineArg] | None = described(
         "Further arguments of `vllm serve`, such as --max-num-seqs=64. Flags that other fields "
-        "stand for are refused, also abbreviated.",
-        unset="none",
+        "stand for are refused, also abbreviated. A pool that generates is given "
+        "--max-num-seqs=256 and --max-num-batched-tokens=8192 where they do not stand here, so "
+        "that the scheduler knows them.",
+        unset="only those two",
         cel=[
             rule(
                 "size(self) == 0 || self[0].startsWith('-')",

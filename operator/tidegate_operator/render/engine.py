@@ -9,6 +9,7 @@ from tidegate.scheduling.contracts import Task
 from tidegate_operator.api.common import ResourceRequirements
 from tidegate_operator.api.engine import EngineSpec, EnvVar
 from tidegate_operator.api.serving_pool import ModelSpec, ServingPool
+from tidegate_operator.engine_args import complete
 from tidegate_operator.names import ADMIN_PORT
 
 Json = dict[str, Any]
@@ -109,7 +110,8 @@ def _arguments(model: ModelSpec, engine: EngineSpec) -> list[str]:
         "--scheduling-policy=priority",
         f"--shutdown-timeout={ENGINE_SHUTDOWN_SECONDS}",
     ]
-    return [_literal(argument) for argument in [*arguments, *(engine.args or ())]]
+    arguments += complete(engine.args or (), model.task)
+    return [_literal(argument) for argument in arguments]
 
 
 def _model_location(model: ModelSpec) -> str:

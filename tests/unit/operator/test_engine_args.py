@@ -1,0 +1,34 @@
+"""The two flags that scheduler and engine must agree on."""
+
+import pytest
+
+from tidegate.scheduling.contracts import EngineLimits, Task
+from tidegate_operator.engine_args import complete, engine_limits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limits"),
+    [
+        pytest.param([], EngineLimits(256, 8192), id="unset"),
+        pytest.param(["--max-num-seqs=64"], EngineLimits(64, 8192), id="equals"),
+        pytest.param(["--max_num_seqs", "64"], EngineLimits(64, 8192), id="underscores-apart"),
+        pytest.param(
+            ["--max-num-batched-tokens=2048", "--max-num-batched-tokens=4096"],
+            EngineLimits(256, 4096),
+            id="the-last-wins",
+        ),
+        pytest.param(["--max-num-seqs=many"], EngineLimits(None, 8192), id="vllm-will-refuse-it"),
+    ],
+)
+def test_the_scheduler_knows_what_the_engine_is_given(
+    arguments: list[str], limits: EngineLimits
+) -> None:
+    completed = complete(arguments, Task.GENERATE)
+    assert engine_limits(arguments, Task.GENERATE) == limits
+    assert completed[-len(arguments) or len(completed) :] == arguments
+    assert complete(completed, Task.GENERATE) == completed
+
+
+def test_an_embedding_engine_chooses_for_itself() -> None:
+    assert complete(["--x"], Task.EMBED) == ["--x"]
+    assert engine_limits([], Task.EMBED) == EngineLimits()
