@@ -89,6 +89,11 @@ class EngineSeats:
             # Some seats may be free for just this moment, so one lower at a time.
             self._learned = max(running, self._learned - 1)
 
+    def seen_running(self, running: int) -> None:
+        """The engine says that it runs so many: it has at least so many seats."""
+        if self._learned is not None:
+            self._learned = max(self._learned, running)
+
     def step(self) -> None:
         """A step ended."""
         self._ends_per_step += (self._ended_in_step - self._ends_per_step) / _ENDS_OVER_STEPS

@@ -85,6 +85,8 @@ class Gate:
         self._late: deque[bool] = deque(maxlen=_WAITS_KEPT)
         """Of each recent start, whether it waited longer than the bound."""
         self._last_started_at_once = False
+        self._engine_waiting: int | None = None
+        """As its last metrics say."""
 
     @property
     def window(self) -> int:
@@ -165,7 +167,8 @@ class Gate:
         self._seats.step()
         overdue = self._overdue()
         if overdue is not None:
-            if self._kv.has_room():
+            # An engine whose queue is empty lacks no seat, however long a step took to show it.
+            if self._kv.has_room() and self._engine_waiting != 0:
                 self._seats.overdue(overdue, self._running)
         elif queue_nonempty and self._not_started >= self._window and self._has_free_seat_and_kv():
             self._window += 1
@@ -174,6 +177,9 @@ class Gate:
         self, running: int | None, waiting: int | None, kv_used_ratio: float | None, now: float
     ) -> None:
         """What the engine says of itself, in sequences and 0..1; None: unknown."""
+        self._engine_waiting = waiting
+        if running is not None:
+            self._seats.seen_running(running)
         preempted = waiting is not None and waiting > self._not_started
         self._kv.reading(kv_used_ratio, self._prefill_tokens, preempted)
 

@@ -186,3 +186,28 @@ def test_embeddings_are_gated_by_tokens_in_flight() -> None:
     assert gate.window >= 1
     gate.ended("0", 2.0)
     assert gate.is_open()
+
+
+def unstarted_for_long(waiting: int | None) -> Gate:
+    """A gate of unknown seats with 8 running and one that shows no start for 50 steps."""
+    gate = Gate(EngineLimits(max_num_batched_tokens=8192), 0.0)
+    for number in range(8):
+        gate.dispatched(str(number), 1, 10, 0.0)
+        gate.started(str(number), 0.0)
+    gate.dispatched("slow", 1, 10, 0.0)
+    gate.engine_metrics(8, waiting, 0.1, 0.0)
+    for _ in range(50):
+        gate.step(0.0, True)
+    return gate
+
+
+def test_an_engine_whose_queue_is_empty_lacks_no_seat() -> None:
+    assert unstarted_for_long(waiting=0).is_open()
+    assert not unstarted_for_long(waiting=1).is_open()
+    assert not unstarted_for_long(waiting=None).is_open()
+
+
+def test_what_the_engine_runs_is_the_least_it_can_run() -> None:
+    gate = unstarted_for_long(waiting=1)
+    gate.engine_metrics(20, 0, 0.1, 0.0)
+    assert gate.is_open()
