@@ -13,6 +13,17 @@ from tidegate.workload.workload import Workload
 MAX_SCENARIO_BYTES = 4 * 1024 * 1024
 
 
+_NOT_YAML = (
+    yaml.YAMLError,
+    RecursionError,
+    # What PyYAML's constructors of tagged values (`!!int ""`) let through:
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+)
+
+
 class ScenarioError(ValueError):
     """A scenario file that can't be used; the message names the file and the place in it."""
 
@@ -20,20 +31,22 @@ class ScenarioError(ValueError):
 def read_scenario(path: Path) -> Workload:
     """The workload of a scenario file; its trace paths are relative to the file's folder."""
     try:
-        if path.stat().st_size > MAX_SCENARIO_BYTES:
-            raise ScenarioError(f"{path}: larger than {MAX_SCENARIO_BYTES} bytes")
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(MAX_SCENARIO_BYTES + 1)
+        text = content.decode("utf-8-sig")
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ScenarioError(f"{path}: not UTF-8 text") from None
+    if len(content) > MAX_SCENARIO_BYTES:
+        raise ScenarioError(f"{path}: larger than {MAX_SCENARIO_BYTES} bytes")
     try:
         data = yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise ScenarioError(f"{where}: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except _NOT_YAML:
         raise ScenarioError(f"{path}: not YAML") from None
     try:
         return Workload(decode(Scenario, data, "scenario"), path.resolve().parent)

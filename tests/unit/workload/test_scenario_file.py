@@ -60,6 +60,10 @@ def test_the_examples_are_read(path: Path) -> None:
         ("- name: a", "- name: a\n  1: b", "scenario.yaml:8:3: a key must be a string"),
         ("- name: a", "- name: [", "scenario.yaml:9:3: expected"),
         (GOOD, "", "scenario: expected an object, got null"),
+        ("version: 1", 'version: !!int ""', "not YAML"),
+        ("version: 1", "version: !!bool maybe", "not YAML"),
+        ("version: 1", "version: !!timestamp now", "not YAML"),
+        ("version: 1", "version: !!set [1]", "not YAML"),
     ],
 )
 def test_a_bad_scenario_is_told_where(old: str, new: str, message: str, tmp_path: Path) -> None:
@@ -94,3 +98,9 @@ def test_an_unreadable_file_is_an_error_that_names_it(text: bytes | None, tmp_pa
         path.write_bytes(text)
     with pytest.raises(ScenarioError, match=r"scenario\.yaml: "):
         read_scenario(path)
+
+
+def test_a_file_without_a_size_is_not_read_to_its_end() -> None:
+    """A device says that it holds 0 bytes, and never ends."""
+    with pytest.raises(ScenarioError, match="larger than"):
+        read_scenario(Path("/dev/zero"))

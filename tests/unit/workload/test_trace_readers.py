@@ -107,7 +107,22 @@ def test_vtc_adapters_are_tenants_and_aborted_requests_were_sent_too(tmp_path: P
         pytest.param(
             read_azure_csv, AZURE_HEADER + '"2023', ":2: not CSV", id="azure-open-quote"
         ),
+        pytest.param(
+            read_azure_csv, AZURE_HEADER + "2023-11-16 18:15:46.1e5,1,2", ":2: TIMESTAMP '2023",
+            id="azure-exponent",
+        ),
         pytest.param(read_azure_csv, b"\xff\xfe\x00", "trace: not UTF-8 text", id="binary"),
+        pytest.param(
+            read_mooncake_jsonl, MOONCAKE.replace("1000", "1" * 400), ":1: timestamp must be a num",
+            id="mooncake-huge-time",
+        ),
+        pytest.param(
+            read_vtc_artifact, VTC.replace("0.5", "1" * 400), "req_time must be a number",
+            id="vtc-huge-time",
+        ),
+        pytest.param(
+            read_vtc_artifact, VTC.replace("0.5", "1" * 5000), ":1: not JSON", id="vtc-endless-time"
+        ),
         pytest.param(read_mooncake_jsonl, "", ":1: no request", id="mooncake-empty"),
         pytest.param(
             read_mooncake_jsonl, MOONCAKE + '{"timestamp"', ":4: not a JSON object",
@@ -162,6 +177,8 @@ def test_a_damaged_file_is_told_file_and_line(
 def test_a_missing_file_is_an_error_that_names_it(reader: Reader, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="nowhere: No such file"):
         list(reader(tmp_path / "nowhere"))
+    with pytest.raises(TraceError, match="no file has such a name"):
+        list(reader(tmp_path / "a\0b"))
 
 
 def test_readers_read_no_further_than_asked(tmp_path: Path) -> None:

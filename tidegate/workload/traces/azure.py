@@ -58,6 +58,8 @@ def _epoch_seconds(text: str, position: Position) -> float:
             fraction, zone = rest.split(sign, 1)
             zone = sign + zone
     try:
+        if fraction and not fraction.isdecimal():
+            raise ValueError(fraction)
         moment = datetime.fromisoformat(whole + zone)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)

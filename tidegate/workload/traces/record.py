@@ -14,6 +14,9 @@ from tidegate.workload.requests import SharedPrefix
 MAX_TOKENS = 10_000_000
 """A length above it is taken for a damaged file."""
 
+_MAX_SECONDS = 1e15
+"""Any epoch in milliseconds is below it."""
+
 
 class TraceError(ValueError):
     """A trace file that can't be read; the message begins with ``file:line``."""
@@ -49,7 +52,7 @@ class Position:
 
     def seconds(self, value: Any, name: str) -> float:
         """A time that does not go back."""
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if type(value) not in (int, float) or not abs(value) <= _MAX_SECONDS:
             raise self.error(f"{name} must be a number, got {value!r:.40}")
         if value < self._last_seconds:
             raise self.error(f"{name} goes back; a trace must be in time order")
@@ -60,6 +63,8 @@ class Position:
 @contextmanager
 def open_trace(path: Path) -> Iterator[TextIO]:
     """The file as text; a missing or binary one is a :class:`TraceError`."""
+    if "\0" in str(path):
+        raise TraceError(f"{path!s:.80}: no file has such a name")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield file

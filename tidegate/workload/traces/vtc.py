@@ -45,6 +45,8 @@ def _responses(text: str, position: Position) -> list[Any]:
     except json.JSONDecodeError as error:
         position.line = error.lineno
         raise position.error(f"not JSON: {error.msg} at column {error.colno}") from None
+    except ValueError:  # an integer of thousands of digits
+        raise position.error("not JSON that can be read: a number is too long") from None
     except RecursionError:
         raise position.error("not a result file: nested too deeply") from None
     result = data.get("result") if isinstance(data, dict) else None
@@ -57,4 +59,4 @@ def _responses(text: str, position: Position) -> list[Any]:
 def _sort_key(row: Any) -> float:
     """Rows without a usable time come first, where reading them is an error."""
     time = row.get("req_time") if isinstance(row, dict) else None
-    return float(time) if isinstance(time, int | float) else float("-inf")
+    return time if isinstance(time, int | float) else float("-inf")
