@@ -129,7 +129,7 @@ def _client(samples: Sequence[Sample], loop_lag_p99_seconds: float) -> ClientRep
         send_lag_seconds=percentiles(lag for lag, _ in lags),
         late_sends=late,
         loop_lag_p99_seconds=loop_lag_p99_seconds,
-        saturated=late > _LATE_SHARE * len(samples) or loop_lag_p99_seconds > LATE_SECONDS,
+        saturated=late > _LATE_SHARE * len(lags) or loop_lag_p99_seconds > LATE_SECONDS,
     )
 
 

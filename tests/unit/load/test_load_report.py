@@ -154,6 +154,13 @@ def test_a_client_that_is_late_says_so() -> None:
     assert not report(*unimportant).client.saturated
 
 
+def test_a_closed_loop_beside_it_does_not_hide_a_late_open_loop() -> None:
+    closed = [sample("b", scheduled=None, sent=0.0) for _ in range(1000)]
+    late = [sample(scheduled=0.0, sent=0.5) for _ in range(5)]
+    assert report(*closed, *late).client.saturated
+    assert not report(*closed).client.saturated
+
+
 def test_the_report_is_json_and_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     made = report(sample(), sample("b", state=REFUSED, reason="rejected-queue-full", first=None))
     assert loads(LoadReport, dumps(made)) == made

@@ -102,7 +102,8 @@ class ClientReport:
         "99th percentile of how late the event loop woke from a sleep.", default=0.0, low=0
     )
     saturated: bool = described(
-        "More than 1% of sends late, or the loop's p99 above 100 ms: do not trust the latencies.",
+        "More than 1% of those sends late, or the loop's p99 above 100 ms: do not trust the "
+        "latencies.",
         default=False,
     )
 
