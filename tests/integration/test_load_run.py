@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.fake_engine import MODEL, StartEngine, engine_process, until
+from support.faulty_upstream import FaultyUpstream, stall
 
-from tidegate.load import LoadError, LoadRun, SampleState, build_report
+from tidegate.load import LoadError, LoadRun, SampleState, build_report, http_client
 from tidegate.load.http_client import connection_limit
 from tidegate.scheduling.contracts import (
     SCENARIO_VERSION,
@@ -327,6 +328,28 @@ async def test_stop_gives_up_what_is_in_flight_and_counts_it() -> None:
     assert not made.complete
     assert (made.total.sent, made.total.unfinished) == (5, 5)
     assert made.total.longest_wait_seconds > 0
+
+
+async def test_stop_ends_the_wait_for_an_endpoint_that_does_not_answer() -> None:
+    async with FaultyUpstream(stall) as upstream:
+        run = LoadRun(Workload(scenario(tenant(requests=1))), upstream.url, {})
+        running = asyncio.create_task(run.run())
+        await until(lambda: bool(upstream.requests))
+        async with asyncio.timeout(20):
+            run.stop()
+            await running
+    assert not run.complete
+    assert run.samples == []
+
+
+async def test_an_endpoint_that_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_client, "_CONNECT_TIMEOUT_SECONDS", 0.1)
+    async with FaultyUpstream(stall) as upstream, asyncio.timeout(20):
+        run = LoadRun(Workload(scenario(tenant(requests=1))), upstream.url, {})
+        with pytest.raises(LoadError, match="cannot reach"):
+            await run.run()
 
 
 async def test_what_is_unanswered_after_the_drain_is_unfinished() -> None:

@@ -70,9 +70,10 @@ class HttpClient:
         await self._session.close()
 
     async def check_reachable(self) -> None:
-        """:class:`LoadError` where nothing listens, before anything is measured."""
+        """:class:`LoadError` where nothing answers, before anything is measured."""
+        limit = aiohttp.ClientTimeout(total=_CONNECT_TIMEOUT_SECONDS)
         try:
-            async with self._session.get(f"{self._endpoint}/v1/models"):
+            async with self._session.get(f"{self._endpoint}/v1/models", timeout=limit):
                 pass
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise LoadError(f"cannot reach {self._endpoint}: {_kind(error)}") from None

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 
 from tidegate.load.client_lag import LoopLag
 from tidegate.load.http_client import HttpClient, connection_limit
@@ -76,21 +76,29 @@ class LoadRun:
         async with HttpClient(
             self._endpoint, lambda: self.elapsed_seconds, connection_limit()
         ) as client:
-            await client.check_reachable()
+            await self._unless_stopped(client.check_reachable())
             self.started_at = time.time()
             self._origin = time.perf_counter()
             lag = asyncio.create_task(self.loop_lag.watch())
-            stopped = asyncio.create_task(self._stopped.wait())
-            work = asyncio.create_task(self._send_all(client))
             try:
-                await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if not self._stopped.is_set():
+                    await self._unless_stopped(self._send_all(client))
             finally:
-                for task in (work, lag, stopped):
-                    task.cancel()
-                (outcome, *_) = await asyncio.gather(work, lag, stopped, return_exceptions=True)
+                lag.cancel()
+                await asyncio.gather(lag, return_exceptions=True)
+        self.complete = not self._stopped.is_set()
+
+    async def _unless_stopped(self, work: Coroutine[None, None, None]) -> None:
+        """Await ``work``, cancelled by ``stop``; raises what it raised."""
+        tasks = asyncio.create_task(work), asyncio.create_task(self._stopped.wait())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcome, _ = await asyncio.gather(*tasks, return_exceptions=True)
         if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
             raise outcome
-        self.complete = not self._stopped.is_set()
 
     async def _send_all(self, client: HttpClient) -> None:
         limit = self.scenario.duration_seconds + self.scenario.drain_seconds
