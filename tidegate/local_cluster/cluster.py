@@ -148,14 +148,14 @@ class LocalCluster:
         if not self.exists:
             return
         self.stop_kubelet()
-        kill_containers(self.state / "kubelet" / "pods")
+        kill_containers(*self._pods.glob("*"))
         self.control_plane.stop()
 
     def purge(self) -> None:
         """Ends the cluster and removes all it stored."""
         self.stop()
-        for file in (self.state / "kubelet" / "pods").glob("*"):
-            shutil.rmtree(Path("/dev/shm") / f"tidegate-{file.name}", ignore_errors=True)
+        for pod in self._pods.glob("*"):
+            shutil.rmtree(Path("/dev/shm") / f"tidegate-{pod.name}", ignore_errors=True)
         shutil.rmtree(self.state, ignore_errors=True)
         self.remove_lock()
 
@@ -223,6 +223,10 @@ class LocalCluster:
                     f"another command is bringing cluster {self.name!r} up or down"
                 ) from None
             yield
+
+    @property
+    def _pods(self) -> Path:
+        return self.state / "kubelet" / "pods"
 
     @property
     def _lock(self) -> Path:

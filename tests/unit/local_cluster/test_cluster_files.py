@@ -11,11 +11,12 @@ import pytest
 
 from tidegate.local_cluster import binaries, credentials
 from tidegate.local_cluster.errors import LocalClusterError
-from tidegate.local_cluster.files import read_json
+from tidegate.local_cluster.files import read_json, write_json
 from tidegate.local_cluster.kubelet import atomic_volume
 from tidegate.local_cluster.kubelet.atomic_volume import Payload
 from tidegate.local_cluster.kubelet.node_context import PodAddressPool
 from tidegate.local_cluster.kubelet.quantity import parse
+from tidegate.local_cluster.kubelet.runtime import kill_containers
 from tidegate.local_cluster.paths import cache_directory, cluster_directory
 from tidegate.local_cluster.processes import ProcessRecord
 
@@ -82,6 +83,19 @@ def test_a_recycled_pid_is_never_signalled(sleeper: "subprocess.Popen[bytes]") -
     assert not record.signal(signal.SIGKILL)
     assert record.stop(grace_seconds=0)
     assert sleeper.poll() is None
+
+
+def test_a_file_that_a_pod_wrote_is_not_taken_for_a_container(tmp_path: Path) -> None:
+    attempt, volume = tmp_path / "containers" / "main" / "1", tmp_path / "volumes" / "data"
+    with subprocess.Popen(["sleep", "1000"]) as sleeper:
+        record = ProcessRecord.of(sleeper.pid)
+        for folder in (attempt, volume):
+            write_json(folder / "spec.json", {})
+        write_json(attempt / "run.json", {"pid": record.pid, "ticks": record.started_ticks})
+        try:
+            assert kill_containers(tmp_path) == 1
+        finally:
+            sleeper.kill()
 
 
 def test_pod_addresses_are_unique_and_come_back_last() -> None:

@@ -186,12 +186,14 @@ async def _gone(record: ProcessRecord) -> None:
         os.close(handle)
 
 
-def kill_containers(pods: Path, timeout_seconds: float = 5.0) -> int:
-    """Ends every container recorded below a kubelet's pods folder; how many still ran.
+def kill_containers(*pods: Path, timeout_seconds: float = 5.0) -> int:
+    """Ends every container recorded in these pods' folders; how many still ran.
 
     For when no kubelet runs that could: after `down`, and for pods that are gone from the API.
     """
-    attempts = [Attempt(file.parent) for file in pods.glob("**/spec.json")]
+    # No deeper: a volume holds whatever the pod wrote.
+    files = [file for pod in pods for file in pod.glob("containers/*/*/spec.json")]
+    attempts = [Attempt(file.parent) for file in files if file.parent.name.isdigit()]
     alive = [attempt for attempt in attempts if attempt.running()]
     for attempt in alive:
         attempt.kill()
