@@ -41,7 +41,7 @@ from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_state import PodState, pod_state
 from tidegate_operator.reconcile import PoolState, Reconciler, WaitForCollection
 from tidegate_operator.settings import Settings
-from tidegate_operator.sidecars import REQUEST_TIMEOUT_SECONDS, SidecarLink
+from tidegate_operator.sidecars import REQUEST_TIMEOUT, SidecarLink
 from tidegate_operator.status import (
     Delivered,
     pool_state_status,
@@ -122,7 +122,7 @@ class Controller:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS),
+            timeout=REQUEST_TIMEOUT,
         )
         self.resynced_at = time.monotonic()
         loops = [self._resync_loop(), self._figures_loop(), self._writer.run()]
@@ -295,7 +295,7 @@ class Controller:
             sidecars = runtime.link.sidecars.values()
             if self._waited or all(s.readings for s in sidecars if s.pod.ready):
                 runtime.figures = pool_figures(
-                    [list(s.readings) for s in sidecars], self._settings.figures_window_seconds
+                    runtime.link.readings(), self._settings.figures_window_seconds
                 )
             self._writer.mark(SERVING_POOL, key)
 

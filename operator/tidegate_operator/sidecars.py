@@ -4,9 +4,10 @@ Theory of operation. A link knows the pods that can be reached (by their Pod obj
 not terminating; not only ready ones, since a sidecar that is about to get ready must not start to
 serve by an old file) and the bundle that all of them should run. One loop brings them there: a
 sidecar that is not known to run the bundle's generation gets it, at once after a change and then
-with a back-off of its own, so one dead pod delays nobody. Every round also reads ``/status``, and
-what a sidecar says of its generation there is believed over what was posted: a restarted one that
-runs an old file is found by the next reading.
+with a back-off of its own. Each visit is a task of its own, and those to sidecars that failed have
+their own places, so the dead delay nobody: what is revoked is gone from all that live. A visit also
+reads ``/status`` now and then, and what a sidecar says of its generation there is believed over
+what was posted: a restarted one that runs an old file is found by the next reading.
 
 The link only moves data; it writes nothing to the API server.
 """
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from tidegate.scheduling.contracts import ContractError, SidecarStatus, loads
+from tidegate.scheduling.contracts import SidecarStatus, loads
 from tidegate_operator.figures import Reading
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.names import ADMIN_PORT
@@ -31,9 +32,10 @@ from tidegate_operator.pool_state import PodState
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_SECONDS = 5.0
+REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=5.0, sock_connect=1.5)
 RETRY_BASE_SECONDS = 0.2
-RETRY_HIGHEST_SECONDS = 10.0
+RETRY_HIGHEST_SECONDS = 2.0
+"""With the time to connect, below the 5 s in which a revocation acts on whoever can be reached."""
 CONCURRENT_REQUESTS = 32
 
 
@@ -56,8 +58,18 @@ class Sidecar:
     refusal: str | None = None
     """Why it does not take the newest policy, in its own words."""
     failures: int = 0
+    """Visits in a row on which something failed."""
     not_before: float = 0.0
+    """No delivery before, on the monotonic clock."""
+    to_read: bool = False
+    visit: asyncio.Task[None] | None = None
+    """Set while one is under way."""
     readings: deque[Reading] = field(default_factory=deque)
+
+    def leave(self) -> None:
+        """End the visit that is under way, if any."""
+        if self.visit:
+            self.visit.cancel()
 
 
 class SidecarLink:
@@ -89,17 +101,20 @@ class SidecarLink:
         self._outdated = outdated
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
+        self._slots_of_failing = asyncio.Semaphore(CONCURRENT_REQUESTS)
         self._next_scrape = 0.0
+        self._news = False
 
     def update(self, pods: Sequence[PodState], delivery: Delivery | None) -> None:
         """Set who is there and what they should run; the loop acts on it at once."""
         reachable = {pod.uid: pod for pod in pods if pod.ip and not pod.terminating}
         before = {uid: (s.pod.ip, s.pod.ready) for uid, s in self.sidecars.items()}
         for uid in self.sidecars.keys() - reachable.keys():
-            del self.sidecars[uid]
+            self.sidecars.pop(uid).leave()
         for uid, pod in reachable.items():
             sidecar = self.sidecars.setdefault(uid, Sidecar(pod))
             if sidecar.pod.ip != pod.ip:
+                sidecar.leave()
                 sidecar = self.sidecars[uid] = Sidecar(pod)
             sidecar.pod = pod
         now = {uid: (s.pod.ip, s.pod.ready) for uid, s in self.sidecars.items()}
@@ -117,62 +132,92 @@ class SidecarLink:
         wanted = self.delivery.generation
         return [s for s in self.sidecars.values() if s.pod.ready and s.generation != wanted]
 
+    def readings(self) -> list[list[Reading]]:
+        """Of each sidecar that was heard of within the window, oldest first."""
+        oldest = time.monotonic() - self._window_seconds
+        every = (s.readings for s in self.sidecars.values())
+        return [list(r) for r in every if r and r[-1].at_seconds >= oldest]
+
     async def run(self) -> None:
         """Deliver and read, until cancelled."""
-        while True:
-            await self._round()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._idle_seconds()):
-                    await self._wake.wait()
-            self._wake.clear()
+        try:
+            while True:
+                self._round()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._idle_seconds()):
+                        await self._wake.wait()
+                self._wake.clear()
+        finally:
+            for sidecar in self.sidecars.values():
+                sidecar.leave()
 
-    async def _round(self) -> None:
+    def _round(self) -> None:
+        """Begin the visits that are due, and tell what those that ended brought."""
         now = time.monotonic()
         due = now >= self._next_scrape
         if due:
             self._next_scrape = now + self._scrape_seconds
-        await asyncio.gather(
-            *(self._visit(sidecar, now, scrape=due) for sidecar in list(self.sidecars.values()))
-        )
+        for sidecar in self.sidecars.values():
+            sidecar.to_read |= due
+            if self.delivery is None or sidecar.visit is not None:
+                continue
+            if sidecar.to_read or (self._needs(sidecar) and now >= sidecar.not_before):
+                visit = self._visit(sidecar, self.delivery)
+                sidecar.visit = asyncio.create_task(visit)
         was = self.pending_since
         self.pending_since = (was or now) if self.behind else None
-        if due or was != self.pending_since:
+        # Told when all were read, or at the next reading where one takes its time.
+        read = self._news and all(s.visit is None for s in self.sidecars.values())
+        if due or read or was != self.pending_since:
+            self._news = False
             self._changed()
 
     def _idle_seconds(self) -> float:
         now = time.monotonic()
-        ends = [self._next_scrape]
-        ends += [s.not_before for s in self.sidecars.values() if self._needs(s)]
-        return max(0.01, min(ends) - now)
+        free = (s for s in self.sidecars.values() if s.visit is None and self._needs(s))
+        return max(0.01, min([self._next_scrape, *(s.not_before for s in free)]) - now)
 
     def _needs(self, sidecar: Sidecar) -> bool:
         return self.delivery is not None and sidecar.generation != self.delivery.generation
 
-    async def _visit(self, sidecar: Sidecar, now: float, *, scrape: bool) -> None:
-        """One sidecar in one round; never raises."""
-        delivery = self.delivery
-        if delivery is None:
-            return
-        async with self._slots:
-            if self._needs(sidecar) and now >= sidecar.not_before:
-                await self._try(sidecar, self._deliver(sidecar, delivery))
-            if scrape:
-                await self._try(sidecar, self._read(sidecar, delivery))
+    async def _visit(self, sidecar: Sidecar, delivery: Delivery) -> None:
+        """Bring one sidecar what it lacks and read it when that is due; never raises."""
+        try:
+            async with self._slots_of_failing if sidecar.failures else self._slots:
+                error: Exception | None = None
+                if self._needs(sidecar) and time.monotonic() >= sidecar.not_before:
+                    error = await self._tried(self._deliver(sidecar, delivery))
+                reachable = error is None or isinstance(error, _Refused)
+                if sidecar.to_read and reachable:
+                    error = await self._tried(self._read(sidecar, delivery)) or error
+                sidecar.to_read = False
+                self._note_end(sidecar, error)
+        finally:
+            sidecar.visit = None
+            self._wake.set()
 
-    async def _try(self, sidecar: Sidecar, request: Coroutine[None, None, None]) -> None:
+    @staticmethod
+    async def _tried(request: Coroutine[None, None, None]) -> Exception | None:
+        """The failure of a request, of whatever kind: it is that of one sidecar."""
         try:
             await request
-            sidecar.failures = 0
-        except (aiohttp.ClientError, TimeoutError, OSError, ContractError, _Refused) as error:
-            self._failed(sidecar, error)
+        except Exception as error:
+            return error
+        return None
 
-    def _failed(self, sidecar: Sidecar, error: Exception) -> None:
+    def _note_end(self, sidecar: Sidecar, error: Exception | None) -> None:
+        if error is None:
+            # One that answers but refuses the policy is no success.
+            if not self._needs(sidecar):
+                sidecar.failures = 0
+            return
         delay = min(RETRY_HIGHEST_SECONDS, RETRY_BASE_SECONDS * 2.0 ** min(sidecar.failures, 20))
         sidecar.failures += 1
         sidecar.not_before = time.monotonic() + delay
         self._metrics.sidecar_failures.inc()
-        # A pod that is still starting has no port yet, which is nothing to report.
-        level = logging.WARNING if sidecar.pod.ready else logging.DEBUG
+        # A pod that is still starting has no port yet, which is nothing to report; and the status
+        # goes on naming one that stays behind.
+        level = logging.WARNING if sidecar.pod.ready and sidecar.failures == 1 else logging.DEBUG
         log.log(
             level,
             "pool %s, pod %s: %s: %s",
@@ -213,6 +258,7 @@ class SidecarLink:
     def _note(self, sidecar: Sidecar, status: SidecarStatus, delivery: Delivery) -> None:
         now = time.monotonic()
         sidecar.readings.append(Reading(now, time.time(), status))
+        self._news = True
         # One reading older than the window stays, as what to count from.
         while (
             len(sidecar.readings) > 1

@@ -1,0 +1,200 @@
+"""The line to a pool's sidecars: one that hangs or refuses delays no other, and is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from tidegate_operator import sidecars
+from tidegate_operator.metrics import Metrics
+from tidegate_operator.pool_state import PodState
+from tidegate_operator.sidecars import Delivery, SidecarLink
+
+from tidegate.scheduling.contracts import SidecarStatus, dumps
+
+
+class Answer:
+    """One HTTP answer, as the link reads it."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        self._text = text
+
+    async def text(self) -> str:
+        return self._text
+
+    async def read(self) -> bytes:
+        return self._text.encode()
+
+
+class Sidecars:
+    """An HTTP session to sidecars by address; ``mode`` says how each behaves."""
+
+    def __init__(self) -> None:
+        self.mode: dict[str, str] = {}
+        self.generation: dict[str, int] = {}
+        self.puts: list[str] = []
+        self.waiting = 0
+
+    async def _reach(self, url: str) -> str:
+        address = url.split("/")[2].split(":")[0]
+        match self.mode.get(address, "well"):
+            case "hangs":
+                self.waiting += 1
+                await asyncio.Event().wait()
+            case "dead":
+                raise OSError("no route to host")
+            case "odd":
+                raise RuntimeError("what nobody thought of")
+        return address
+
+    @contextlib.asynccontextmanager
+    async def put(self, url: str, data: bytes, headers: Any) -> AsyncIterator[Answer]:
+        address = await self._reach(url)
+        self.puts.append(address)
+        if self.mode.get(address) == "refuses":
+            yield Answer(422, "told to refuse")
+            return
+        self.generation[address] = int(data)
+        yield Answer(200, "{}")
+
+    @contextlib.asynccontextmanager
+    async def get(self, url: str, headers: Any) -> AsyncIterator[Answer]:
+        address = await self._reach(url)
+        status = SidecarStatus(1, "acme/chat", 1.0, self.generation.get(address, 0))
+        yield Answer(200, dumps(status))
+
+
+def pod(address: str, *, ready: bool = True) -> PodState:
+    return PodState(address, f"pod-{address}", address, ready, terminating=False)
+
+
+def delivery(generation: int) -> Delivery:
+    return Delivery(generation, str(generation).encode(), "token")
+
+
+async def becomes(check: Callable[[], Any], what: str, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    session: Sidecars, scrape_seconds: float = 0.1, changed: Callable[[], None] = lambda: None
+) -> AsyncIterator[SidecarLink]:
+    link = SidecarLink(
+        "acme/chat",
+        session,  # type: ignore[arg-type]
+        Metrics(),
+        scrape_seconds=scrape_seconds,
+        window_seconds=60.0,
+        changed=changed,
+        outdated=lambda generation: None,
+    )
+    task = asyncio.create_task(link.run())
+    try:
+        yield link
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_sidecar_that_hangs_delays_no_other() -> None:
+    """A revoked key must be gone from the living, however long the dead take to time out."""
+    session = Sidecars()
+    session.mode["10.0.0.1"] = "hangs"
+    async with running(session) as link:
+        link.update([pod("10.0.0.1"), pod("10.0.0.2")], delivery(1))
+        await becomes(lambda: session.waiting, "the first hangs")
+        await becomes(lambda: session.generation.get("10.0.0.2") == 1, "the first policy")
+        link.update([pod("10.0.0.1"), pod("10.0.0.2")], delivery(2))
+        await becomes(lambda: session.generation["10.0.0.2"] == 2, "the revocation")
+        assert [s.pod.name for s in link.behind] == ["pod-10.0.0.1"]
+
+
+async def test_any_number_of_dead_pods_leaves_room_for_the_living(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sidecars, "CONCURRENT_REQUESTS", 2)
+    session = Sidecars()
+    dead = [f"10.0.1.{n}" for n in range(8)]
+    session.mode |= dict.fromkeys(dead, "dead")
+    async with running(session) as link:
+        pods = [pod(address) for address in [*dead, "10.0.0.2"]]
+        link.update(pods, delivery(1))
+        await becomes(
+            lambda: all(s.failures for s in link.sidecars.values() if s.pod.ip in dead), ""
+        )
+        session.mode |= dict.fromkeys(dead, "hangs")
+        await becomes(lambda: session.waiting >= 2, "the dead take their time")
+        link.update(pods, delivery(2))
+        await becomes(lambda: session.generation["10.0.0.2"] == 2, "the revocation")
+
+
+async def test_a_push_that_failed_is_tried_again_within_seconds_for_as_long_as_it_takes() -> None:
+    session = Sidecars()
+    session.mode["10.0.0.1"] = "dead"
+    async with running(session) as link:
+        link.update([pod("10.0.0.1")], delivery(1))
+        link.sidecars["10.0.0.1"].failures = 50
+        await becomes(lambda: link.sidecars["10.0.0.1"].failures > 50, "it was tried")
+        wait = link.sidecars["10.0.0.1"].not_before - time.monotonic()
+        assert wait < 2.5, "with the time of a request itself, within the promised 5 s"
+        session.mode["10.0.0.1"] = "well"
+        await becomes(lambda: session.generation.get("10.0.0.1") == 1, "it is tried again")
+
+
+async def test_one_that_refuses_is_asked_ever_more_seldom_though_it_answers() -> None:
+    session = Sidecars()
+    session.mode["10.0.0.1"] = "refuses"
+    async with running(session, scrape_seconds=0.01) as link:
+        link.update([pod("10.0.0.1")], delivery(1))
+        sidecar = link.sidecars["10.0.0.1"]
+        await becomes(lambda: sidecar.failures >= 3, "it refused three times")
+        assert sidecar.refusal is not None
+        assert "told to refuse" in sidecar.refusal
+        assert sidecar.readings, "its figures are read all the same"
+
+
+async def test_a_failure_of_any_kind_is_that_of_one_sidecar() -> None:
+    session = Sidecars()
+    session.mode["10.0.0.1"] = "odd"
+    async with running(session) as link:
+        link.update([pod("10.0.0.1"), pod("10.0.0.2")], delivery(1))
+        await becomes(lambda: session.generation.get("10.0.0.2") == 1, "the other has it")
+        session.mode["10.0.0.1"] = "well"
+        await becomes(lambda: session.generation.get("10.0.0.1") == 1, "it is tried again")
+
+
+async def test_figures_of_a_sidecar_that_no_longer_answers_are_not_told_for_ever() -> None:
+    session = Sidecars()
+    changes: list[int] = []
+    async with running(session, changed=lambda: changes.append(1)) as link:
+        link.update([pod("10.0.0.1"), pod("10.0.0.2")], delivery(1))
+        await becomes(lambda: len(link.readings()) == 2 and changes, "both were read")
+        session.mode["10.0.0.1"] = "dead"
+        silent = link.sidecars["10.0.0.1"].readings
+        old = [type(r)(r.at_seconds - 61, r.wall_seconds - 61, r.status) for r in silent]
+        silent.clear()
+        silent.extend(old)
+        seen = len(changes)
+        await becomes(lambda: len(changes) > seen + 1, "the next rounds")
+        assert len(link.readings()) == 1
+
+
+async def test_a_pod_that_went_is_visited_no_more() -> None:
+    session = Sidecars()
+    session.mode["10.0.0.1"] = "hangs"
+    async with running(session) as link:
+        link.update([pod("10.0.0.1")], delivery(1))
+        await becomes(lambda: session.waiting, "it hangs")
+        link.update([], delivery(1))
+        await becomes(lambda: len(asyncio.all_tasks()) <= 2, "its visit ended with it")
