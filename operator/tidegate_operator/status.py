@@ -187,11 +187,10 @@ def _policy_applied(state: PoolState, delivered: Delivered, old: Sequence[Json])
         return [Finding(kind, ConditionStatus.TRUE, Reason.POLICY_APPLIED, text)]
     before = next((condition for condition in old if condition["type"] == kind), None)
     if before and delivered.ready and delivered.pending_seconds < PATIENCE_SECONDS:
-        status, reason = (
-            ConditionStatus(before["status"]),
-            next(known for known in Reason if known == before["reason"]),
-        )
-        return [Finding(kind, status, reason, before["message"])]
+        # Another version of the operator may have had reasons of its own.
+        reason = next((known for known in Reason if known == before["reason"]), None)
+        if reason is not None:
+            return [Finding(kind, ConditionStatus(before["status"]), reason, before["message"])]
     text = joined(delivered.behind) or "no sidecar is ready"
     return [Finding(kind, ConditionStatus.UNKNOWN, Reason.POLICY_PENDING, f"Waiting for: {text}")]
 

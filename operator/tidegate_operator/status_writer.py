@@ -3,14 +3,15 @@
 Theory of operation. An object whose state may have changed is marked; the writer works out what its
 status should be now, and writes only what differs. Figures come along when their interval has
 passed, or when there is something to write anyway. All writes of the operator go through here, one
-after the other, at most so many a second: pools before tiers before tenants, so that a storm of
-Tenants delays no pool's news. A write that failed is tried again after a pause, with what holds
-then. No change: no write.
+after the other, at most so many a second, each kind in its turn, so that neither a storm of Tenants
+nor many busy pools hold up the others. A write that failed is tried again after a pause that
+doubles, with what holds then, and holds up no other object. No change: no write.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from tidegate_operator.kube import (
     Kind,
     Kube,
     KubeError,
+    Unavailable,
 )
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.world import Key, World
@@ -34,6 +36,7 @@ from tidegate_operator.world import Key, World
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
+RETRY_HIGHEST_SECONDS = 16.0
 _ORDER = (SERVING_POOL, TENANT_TIER, TENANT)
 
 
@@ -70,6 +73,8 @@ class StatusWriter:
         self._clock = clock
         self._marked: dict[Kind, dict[Key, None]] = {kind: {} for kind in _ORDER}
         self._figures_due: dict[tuple[Kind, Key], float] = {}
+        self._failures: dict[tuple[Kind, Key], int] = {}
+        self._turns = itertools.cycle(_ORDER)
         self._wake = asyncio.Event()
         self._free_at = 0.0
 
@@ -86,6 +91,7 @@ class StatusWriter:
     def forget(self, kind: Kind, key: Key) -> None:
         """The object is gone."""
         self._marked[kind].pop(key, None)
+        self._failures.pop((kind, key), None)
         self._figures_due.pop((kind, key), None)
 
     async def run(self) -> None:
@@ -102,11 +108,26 @@ class StatusWriter:
                 await self._write(kind, key)
             except KubeError as error:
                 log.warning("status of %s %s: %s", kind.name, "/".join(key), error)
-                self.mark(kind, key)
-                await asyncio.sleep(RETRY_SECONDS)
+                self._again(kind, key)
+                if isinstance(error, Unavailable):
+                    await asyncio.sleep(RETRY_SECONDS)
+            except Exception:
+                log.exception("status of %s %s", kind.name, "/".join(key))
+                self._again(kind, key)
+            else:
+                self._failures.pop((kind, key), None)
+
+    def _again(self, kind: Kind, key: Key) -> None:
+        """Mark it later: at once it would be the next one again."""
+        count = self._failures.get((kind, key), 0)
+        self._failures[kind, key] = count + 1
+        # Longer than the pause of the whole writer, so that the others get their turn.
+        delay = min(RETRY_HIGHEST_SECONDS, 2 * RETRY_SECONDS * 2.0 ** min(count, 10))
+        asyncio.get_running_loop().call_later(delay, self.mark, kind, key)
 
     def _next(self) -> tuple[Kind, Key] | None:
-        for kind in _ORDER:
+        for _ in _ORDER:
+            kind = next(self._turns)
             if self._marked[kind]:
                 key = next(iter(self._marked[kind]))
                 del self._marked[kind][key]

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.custom_resources import pool as custom_pool
+from tidegate_operator.api.common import parse
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
+from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.conditions import merge_conditions
 from tidegate_operator.findings import Fault, Finding
 from tidegate_operator.json_merge import merge_patch, without_nulls
 from tidegate_operator.pool_state import PodState, Rollout, pod_state, readiness, rollout
+from tidegate_operator.reconcile import PoolState
+from tidegate_operator.sidecars import Delivery
+from tidegate_operator.status import Delivered, pool_state_status
 
 NOW = 1_800_000_000.0
 
@@ -152,3 +158,27 @@ def test_a_merge_patch_holds_only_what_differs() -> None:
     }
     assert merge_patch(live, live) == {}
     assert without_nulls({"a": None, "b": {"c": None}, "d": 0}) == {"d": 0}
+
+
+def test_a_condition_that_another_version_wrote_is_no_obstacle() -> None:
+    """After going back to an older operator, while a policy is under way."""
+    old = {
+        "conditions": [
+            {
+                "type": "PolicyApplied",
+                "status": "True",
+                "reason": "FromTheFuture",
+                "message": "m",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ]
+    }
+    read = parse(ServingPool, custom_pool())
+    assert isinstance(read, ServingPool)
+    state = PoolState(
+        ("acme", "chat"), 1, read, None, delivery=Delivery(2, b"", "t"), sidecar_image="i"
+    )
+    delivered = Delivered(ready=1, behind=("chat-0",), pending_seconds=1.0)
+    status = pool_state_status(old, state, [ready()], delivered, "i", NOW)
+    found = {c["type"]: c for c in status["conditions"]}
+    assert found["PolicyApplied"]["status"] in ("True", "Unknown")
