@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -74,12 +75,15 @@ class Elector:
         """Renew for ever; :class:`LeadershipLost` when that failed for too long."""
         renewed_at = self._clock()
         while True:
-            await asyncio.sleep(self._timing.retry)
-            if await self._attempt():
-                renewed_at = self._clock()
+            lost_at = renewed_at + self._timing.renew_deadline
+            await asyncio.sleep(min(self._timing.retry, max(0.0, lost_at - self._clock())))
+            # From when it is asked for: others see the write before we have the answer.
+            asked_at = self._clock()
+            if asked_at < lost_at and await self._attempt(lost_at - asked_at):
+                renewed_at = asked_at
             elif self._held_by_other():
                 raise LeadershipLost(f"the Lease {self._name} is held by another operator now")
-            elif self._clock() - renewed_at >= self._timing.renew_deadline:
+            elif self._clock() >= lost_at:
                 raise LeadershipLost(
                     f"the Lease {self._name} could not be renewed for "
                     f"{self._timing.renew_deadline:g} s"
@@ -98,10 +102,10 @@ class Elector:
                 await self._kube.replace(LEASE, body)
         self._lease = None
 
-    async def _attempt(self) -> bool:
+    async def _attempt(self, longest_seconds: float = math.inf) -> bool:
         """One try to take or renew; whether the Lease is ours now."""
         try:
-            async with asyncio.timeout(max(self._timing.retry, 1.0)):
+            async with asyncio.timeout(min(longest_seconds, max(self._timing.retry, 1.0))):
                 return await self._try()
         except (KubeError, TimeoutError) as error:
             log.warning("Lease: %s", str(error) or type(error).__name__)

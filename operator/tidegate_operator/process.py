@@ -124,20 +124,23 @@ class Process:
 
     @contextlib.asynccontextmanager
     async def _leading(self, kube: Kube) -> AsyncIterator[Controller]:
-        """The controller with its watches."""
-        async with Controller(kube, self._settings, self._metrics) as controller:
-            watchers = [self._watcher("sources", SOURCES, controller)]
-            watchers.append(self._watcher("children", OWNED, controller))
-            self.controller = controller
-            self._metrics.leader.set(1)
-            for watcher in watchers:
-                watcher.start()
-            try:
+        """The controller with its watches; what writes ends first."""
+        controller = Controller(kube, self._settings, self._metrics)
+        watchers = [
+            self._watcher(name, kinds, controller)
+            for name, kinds in (("sources", SOURCES), ("children", OWNED))
+        ]
+        for watcher in watchers:
+            watcher.start()
+        try:
+            async with controller:
+                self.controller = controller
+                self._metrics.leader.set(1)
                 yield controller
-            finally:
-                self._metrics.leader.set(0)
-                self.controller = None
-                await asyncio.gather(*(watcher.stop() for watcher in watchers))
+        finally:
+            self._metrics.leader.set(0)
+            self.controller = None
+            await asyncio.gather(*(watcher.stop() for watcher in watchers))
 
     def _watcher(self, name: str, kinds: dict[Kind, str], controller: Controller) -> Watcher:
         loop = asyncio.get_running_loop()

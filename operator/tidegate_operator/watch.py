@@ -69,7 +69,8 @@ class Watcher:
                 asyncio.run(self._watch())
                 if not self._stop.is_set():
                     log.warning("watching ended; starting anew")
-            except Exception as error:
+            except BaseException as error:
+                # Also a cancellation from within: a thread that ended would be missed by nobody.
                 log.warning("watching failed; starting anew: %s: %s", type(error).__name__, error)
             self._stop.wait(RESTART_PAUSE_SECONDS)
 

@@ -166,3 +166,39 @@ async def test_a_released_lease_is_free_at_once() -> None:
     assert leases.holder == ""
     await within(second.acquire())
     assert leases.holder == "b"
+
+
+async def test_a_holder_knows_that_it_lost_before_another_may_take_over() -> None:
+    """At the worst: the last renewal took its time, and then the server answers no more."""
+    leases = Leases()
+    timing = LeaseTiming(duration=1.0, renew_deadline=0.5, retry=0.2)
+    holder = Elector(leases, "operator", "system", "a", timing)  # type: ignore[arg-type]
+    await within(holder.acquire())
+    loop = asyncio.get_running_loop()
+    renewed_at = loop.time()
+    leases.hang = True
+    with pytest.raises(LeadershipLost):
+        await within(holder.hold())
+    # An attempt may take a second by itself.
+    assert loop.time() - renewed_at < 0.9
+
+
+async def test_a_renewal_counts_from_when_it_was_asked_for() -> None:
+    """Another sees the write before the holder has the answer."""
+    leases, clock = Leases(), Clock()
+    holder = elector(leases, "a", clock)
+    await within(holder.acquire())
+    store = leases._store
+
+    def slow(body: Json) -> Json:
+        stored = store(body)
+        clock.now += 5.9
+        leases.error = Unavailable("down from now on")
+        return stored
+
+    leases._store = slow  # type: ignore[method-assign]
+    holding = asyncio.create_task(holder.hold())
+    await passes(lambda: leases.error)
+    clock.now += 0.2
+    with pytest.raises(LeadershipLost):
+        await within(holding)
