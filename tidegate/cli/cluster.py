@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,27 +19,17 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from tidegate.cli.errors import CommandError
+from tidegate.cli.existing_cluster import Name, existing_cluster, find_cluster, told
 from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries, find_binaries
 from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.deploy import Kubectl, deploy, find_source
-from tidegate.local_cluster.errors import LocalClusterError
-from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory, cluster_directory
+from tidegate.local_cluster.kubelet.images import load as load_images
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
 from tidegate.local_cluster.preflight import missing_for_cluster
 from tidegate.local_cluster.status import cluster_status
 
-Name = Annotated[
-    str, typer.Option("--name", envvar="TIDEGATE_CLUSTER", help="Which local cluster.")
-]
 _console = Console(stderr=True, highlight=False)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """What is wrong with a cluster ends the command with one message, not a traceback."""
-    try:
-        yield
-    except LocalClusterError as error:
-        raise CommandError(str(error)) from error
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(
@@ -65,7 +54,7 @@ def up(
     ] = None,
 ) -> None:
     """Start a local cluster with Tidegate on it; where one runs already, bring it up to date."""
-    with _told():
+    with told(), _interruptible():
         if kubeconfig is not None:
             _deploy(_kubectl_of(kubeconfig), wait)
             _print_next_steps(kubeconfig, [])
@@ -92,8 +81,8 @@ def down(
     purge: Annotated[bool, typer.Option("--purge", help="Remove all it stored, too.")] = False,
 ) -> None:
     """Stop a local cluster: no process and no port is left; with --purge no file either."""
-    with _told():
-        cluster = _existing(name, must_exist=False)
+    with told():
+        cluster = find_cluster(name)
         if cluster is None:
             _console.print(f"there is no cluster {name!r}")
             return
@@ -113,10 +102,8 @@ def status(
 
     Exit code 0 when all is well, 3 when something failed or the cluster is down.
     """
-    with _told():
-        cluster = _existing(name)
-        assert cluster is not None
-        found = cluster_status(cluster)
+    with told():
+        found = cluster_status(existing_cluster(name))
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
@@ -137,10 +124,9 @@ def logs(
     name: Name = DEFAULT_CLUSTER,
 ) -> None:
     """Print a pod's log."""
-    with _told():
-        cluster = _existing(name)
-        assert cluster is not None
-    arguments = ["logs", pod, f"--namespace={namespace or _namespace_of(cluster, pod)}"]
+    with told():
+        cluster = existing_cluster(name)
+        arguments = ["logs", pod, f"--namespace={namespace or _namespace_of(cluster, pod)}"]
     if container:
         arguments.append(f"--container={container}")
     if follow:
@@ -167,14 +153,13 @@ class _Verbatim(TyperCommand):
 def run_kubectl(context: typer.Context) -> None:
     """Run kubectl on a local cluster: `tidegate kubectl [--name NAME] ARGUMENTS...`."""
     arguments = list(context.args)
-    name = os.environ.get("TIDEGATE_CLUSTER", DEFAULT_CLUSTER)
+    name = os.environ.get("TIDEGATE_CLUSTER") or DEFAULT_CLUSTER
     if arguments and arguments[0] == "--name" and len(arguments) > 1:
         name, arguments = arguments[1], arguments[2:]
     elif arguments and arguments[0].startswith("--name="):
         name = arguments.pop(0).removeprefix("--name=")
-    with _told():
-        cluster = _existing(name)
-    assert cluster is not None
+    with told():
+        cluster = existing_cluster(name)
     _become_kubectl(cluster, arguments)
 
 
@@ -204,6 +189,11 @@ def _kubelet_options(
     """None when nothing was asked for: then a cluster keeps what it has."""
     if not images and volume_refresh is None:
         return None
+    for table in images or ():
+        try:
+            load_images(table)
+        except ValueError as error:
+            raise CommandError(f"{table}: {error}", 2) from None
     defaults = KubeletOptions()
     return KubeletOptions(
         volume_refresh_seconds=volume_refresh or defaults.volume_refresh_seconds,
@@ -220,27 +210,42 @@ def _start(cluster: LocalCluster, options: KubeletOptions | None) -> None:
 
 
 @contextmanager
-def _removed_when_interrupted(cluster: LocalCluster) -> Iterator[None]:
-    """^C or SIGTERM while a cluster comes up removes what this command started."""
-    new, ran = not cluster.exists, cluster.exists and cluster.running
+def _interruptible() -> Iterator[None]:
+    """^C, SIGTERM and a closed terminal are one KeyboardInterrupt; nothing cuts its clean-up."""
 
     def interrupt(number: int, frame: object) -> None:
+        for other in _INTERRUPTS:
+            signal.signal(other, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in _INTERRUPTS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, interrupt)
     try:
         yield
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise CommandError("interrupted", 130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _removed_when_interrupted(cluster: LocalCluster) -> Iterator[None]:
+    """An interrupt while a cluster comes up removes what this command started."""
+    new = not cluster.exists
+    ran = not new and any(state.running for state in cluster.states())
+    try:
+        yield
+    except KeyboardInterrupt:
         if not ran:
             _console.print("interrupted: stopping what was started")
             if new:
                 cluster.purge()
             else:
                 cluster.stop()
-        raise CommandError("interrupted", 130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        raise
 
 
 def _deploy(run: Kubectl, wait_seconds: float) -> None:
@@ -257,18 +262,6 @@ def _announce(update: Callable[[str], None]) -> Callable[[str], None]:
             _console.print(step)
 
     return say
-
-
-def _existing(name: str, *, must_exist: bool = True) -> LocalCluster | None:
-    cache = cache_directory()
-    binaries = find_binaries(cache)
-    exists = (cluster_directory(name, cache) / "cluster.json").exists()
-    if exists:
-        # A cluster can be stopped even after its programs were removed from the cache.
-        return LocalCluster(name, binaries or Binaries(cache / "bin"), cache)
-    if must_exist:
-        raise CommandError(f"there is no cluster {name!r}: `tidegate up` makes one")
-    return None
 
 
 def _kubectl_of(kubeconfig: Path) -> Kubectl:
@@ -309,10 +302,9 @@ def _namespace_of(cluster: LocalCluster, pod: str) -> str:
 
 def _become_kubectl(cluster: LocalCluster, arguments: list[str]) -> None:
     """Replaces this process, so that streams, signals and the exit code are kubectl's own."""
-    program = cluster.binaries.path("kubectl")
-    environment = os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}
-    sys.stdout.flush()
-    os.execve(program, ["kubectl", *arguments], environment)
+    with told():
+        environment = os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}
+        os.execve(cluster.binaries.path("kubectl"), ["kubectl", *arguments], environment)
 
 
 def _print_status(found: dict[str, Any]) -> None:

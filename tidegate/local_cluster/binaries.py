@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -170,7 +171,13 @@ def _compile(
     """Runs `go build -v`, which names each package on standard error as it compiles it."""
     said: list[str] = []
     process = subprocess.Popen(
-        command, cwd=work, env=environment, stderr=subprocess.PIPE, text=True, bufsize=1
+        command,
+        cwd=work,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        start_new_session=True,  # so that the compilers it started can be ended with it
     )
     try:
         assert process.stderr is not None
@@ -181,7 +188,7 @@ def _compile(
             raise LocalClusterError(f"go build failed: {_last_lines(chr(10).join(said))}")
     finally:
         if process.poll() is None:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if process.stderr is not None:
             process.stderr.close()

@@ -12,12 +12,14 @@ since stored objects name addresses in them.
 
 import fcntl
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,11 @@ from tidegate.local_cluster import credentials
 from tidegate.local_cluster.binaries import Binaries
 from tidegate.local_cluster.control_plane import ComponentState, ControlPlane
 from tidegate.local_cluster.errors import LocalClusterError
-from tidegate.local_cluster.files import read_json, write_json
+from tidegate.local_cluster.files import read_json, remove_tree, write_json
 from tidegate.local_cluster.kubelet.runtime import kill_containers
 from tidegate.local_cluster.paths import cluster_directory
 from tidegate.local_cluster.ports import bindable
-from tidegate.local_cluster.processes import ProcessRecord, spawn_detached, tail
+from tidegate.local_cluster.processes import ProcessRecord, spawn_detached, tail, uninterrupted
 
 KUBELET = "kubelet"
 KUBELET_PORT = 10250
@@ -132,35 +134,30 @@ class LocalCluster:
         `options`: None keeps those of the last start.
         """
         self.state.mkdir(parents=True, exist_ok=True)
-        self._choose_range(options)
-        for component in self.control_plane.components:
-            on_step(f"starting {component}")
-            if component == self.control_plane.components[0]:
-                self.control_plane.prepare()
-            self.control_plane.start_component(component, timeout_seconds)
-        on_step("starting the kubelet")
-        self._grant_service_status()
-        self.start_kubelet()
-        self._wait_for_node(time.monotonic() + timeout_seconds)
+        with self._chosen_range(options):
+            self.control_plane.prepare()
+            for component in self.control_plane.components:
+                on_step(f"starting {component}")
+                self.control_plane.start_component(component, timeout_seconds)
+            on_step("starting the kubelet")
+            self._grant_service_status()
+            self.start_kubelet()
+            self._wait_for_node(time.monotonic() + timeout_seconds)
 
     def stop(self) -> None:
         """Ends every process of the cluster; what it stored is kept for the next start."""
-        if not self.exists:
-            return
         self.stop_kubelet()
         kill_containers(*self._pods.glob("*"))
-        self.control_plane.stop()
+        # Also where cluster.json, which says more of it, is missing or damaged.
+        (self._plane or ControlPlane(self.state, self.binaries)).stop()
 
     def purge(self) -> None:
         """Ends the cluster and removes all it stored."""
         self.stop()
         for pod in self._pods.glob("*"):
             shutil.rmtree(Path("/dev/shm") / f"tidegate-{pod.name}", ignore_errors=True)
-        shutil.rmtree(self.state, ignore_errors=True)
-        self.remove_lock()
-
-    def remove_lock(self) -> None:
-        """Removes what `locked` left; only for a cluster that is purged."""
+        if self.state.exists():
+            remove_tree(self.state)
         self._lock.unlink(missing_ok=True)
 
     def start_kubelet(self) -> None:
@@ -185,16 +182,18 @@ class LocalCluster:
             f"--restart-backoff-seconds={options.restart_backoff_seconds}",
             *(f"--images={table}" for table in options.images),
         ]
-        record, self._kubelet_child = spawn_detached(
-            command, self._log_of(KUBELET), die_with_parent=self._die_with_parent
-        )
-        write_json(folder / "process.json", [record.pid, record.started_ticks])
+        with uninterrupted():
+            record, self._kubelet_child = spawn_detached(
+                command, self._log_of(KUBELET), die_with_parent=self._die_with_parent
+            )
+            write_json(self._kubelet_file, [record.pid, record.started_ticks])
 
     def stop_kubelet(self, *, kill: bool = False) -> None:
         """SIGTERM ends the containers with it; `kill` (SIGKILL) leaves them running."""
         record = self._kubelet_record()
         if record is not None:
             record.stop(0.0 if kill else _STOP_GRACE_SECONDS)
+            self._kubelet_file.unlink(missing_ok=True)
         if self._kubelet_child is not None:
             self._kubelet_child.wait()
             self._kubelet_child = None
@@ -215,18 +214,28 @@ class LocalCluster:
     def locked(self) -> Iterator[None]:
         """Held while the cluster is brought up or down, so that two commands do not mix."""
         self._lock.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock.open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LocalClusterError(
-                    f"another command is bringing cluster {self.name!r} up or down"
-                ) from None
+        with ExitStack() as held:
+            while True:
+                lock = held.enter_context(self._lock.open("w"))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise LocalClusterError(
+                        f"another command is bringing cluster {self.name!r} up or down"
+                    ) from None
+                # A purge removes the file: one opened before that locks nobody else out.
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(lock.fileno()), self._lock.stat()):
+                        break
             yield
 
     @property
     def _pods(self) -> Path:
         return self.state / "kubelet" / "pods"
+
+    @property
+    def _kubelet_file(self) -> Path:
+        return self.state / "kubelet" / "process.json"
 
     @property
     def _lock(self) -> Path:
@@ -251,26 +260,47 @@ class LocalCluster:
         saved = self._record["kubelet"]
         return KubeletOptions(**{**saved, "images": tuple(saved["images"])})
 
-    def _choose_range(self, options: KubeletOptions | None) -> None:
-        """Keeps the ranges that the cluster has, or picks the first that nobody uses."""
-        if self.exists:
-            record = self._record
-            if options is not None:
-                record["kubelet"] = asdict(options)
-        else:
-            taken = {
-                json.loads(file.read_text())["index"]
-                for file in self.state.parent.glob("*/cluster.json")
-            }
-            free = [
-                index
-                for index in range(_RANGES)
-                if index not in taken and bindable(f"127.{77 + index}.0.1", KUBELET_PORT)
-            ]
-            if not free:
-                raise LocalClusterError(f"{_RANGES} clusters exist already: purge one")
-            record = {"index": free[0], "kubelet": asdict(options or KubeletOptions())}
-        write_json(self.state / "cluster.json", record)
+    @contextmanager
+    def _chosen_range(self, options: KubeletOptions | None) -> Iterator[None]:
+        """Keeps the ranges that the cluster has, or picks the first that nobody uses.
+
+        They are claimed until the end of the block, by when the kubelet listens in them.
+        """
+        with ExitStack() as held:
+            if self.exists:
+                record = self._record
+                if options is not None:
+                    record["kubelet"] = asdict(options)
+                self._claim_own(int(record["index"]), held)
+            else:
+                index = self._claim_free(held)
+                record = {"index": index, "kubelet": asdict(options or KubeletOptions())}
+            write_json(self.state / "cluster.json", record)
+            yield
+
+    def _claim_own(self, index: int, held: ExitStack) -> None:
+        kubelet = self._kubelet_record()
+        if kubelet is not None and kubelet.alive():
+            return
+        if not _claim(index, held):
+            raise LocalClusterError(
+                f"the addresses of cluster {self.name!r}, 127.{77 + index}.0.0/16, are in use by "
+                "another one, of another user or cache folder: stop that first"
+            )
+
+    def _claim_free(self, held: ExitStack) -> int:
+        for index in range(_RANGES):
+            with ExitStack() as trial:
+                # Asked after the claim: who had it before has written its cluster.json by now.
+                if _claim(index, trial) and index not in self._taken():
+                    held.push(trial.pop_all())
+                    return index
+        raise LocalClusterError(f"{_RANGES} clusters exist already: purge one")
+
+    def _taken(self) -> set[int]:
+        """The ranges of the clusters in this cache, running or not."""
+        files = self.state.parent.glob("*/cluster.json")
+        return {int(record["index"]) for file in files if (record := read_json(file))}
 
     def _grant_service_status(self) -> None:
         content = json.dumps({"apiVersion": "v1", "kind": "List", "items": _SERVICE_STATUS_ROLE})
@@ -296,8 +326,21 @@ class LocalCluster:
             time.sleep(0.1)
 
     def _kubelet_record(self) -> ProcessRecord | None:
-        saved = read_json(self.state / "kubelet" / "process.json")
+        saved = read_json(self._kubelet_file)
         return ProcessRecord(*saved) if saved else None
 
     def _log_of(self, component: str) -> Path:
         return self.state / "logs" / f"{component}.log"
+
+
+def _claim(index: int, held: ExitStack) -> bool:
+    """Takes the ranges `index` while `held` is open, unless another `up` or a kubelet has them.
+
+    An abstract socket's name is the whole machine's and goes with its process, however that ends.
+    """
+    claim = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    try:
+        claim.bind(f"\0tidegate-local-cluster-{index}")
+    except OSError:
+        return False
+    return bindable(f"127.{77 + index}.0.1", KUBELET_PORT)

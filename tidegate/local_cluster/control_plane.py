@@ -24,7 +24,7 @@ from tidegate.local_cluster.binaries import Binaries
 from tidegate.local_cluster.errors import LocalClusterError
 from tidegate.local_cluster.files import read_json, write_atomically, write_json
 from tidegate.local_cluster.ports import bindable, free_ports
-from tidegate.local_cluster.processes import ProcessRecord, spawn_detached, tail
+from tidegate.local_cluster.processes import ProcessRecord, spawn_detached, tail, uninterrupted
 
 ETCD, APISERVER = "etcd", "kube-apiserver"
 CONTROLLER_MANAGER, SCHEDULER = "kube-controller-manager", "kube-scheduler"
@@ -154,13 +154,13 @@ class ControlPlane:
         if not self._alive(component):
             if component in (CONTROLLER_MANAGER, SCHEDULER):
                 self._write_kubeconfigs()
-            record, process = spawn_detached(
-                [self.binaries.path(component), *self._flags(component)],
-                self.log_of(component),
-                die_with_parent=self._die_with_parent,
-            )
-            self._children[component] = process
-            self._save_record(component, record)
+            command = [self.binaries.path(component), *self._flags(component)]
+            with uninterrupted():
+                record, process = spawn_detached(
+                    command, self.log_of(component), die_with_parent=self._die_with_parent
+                )
+                self._children[component] = process
+                self._save_record(component, record)
         self._wait_healthy(component, time.monotonic() + timeout_seconds)
         if component == APISERVER:
             self._write_kubeconfigs()

@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from tidegate.local_cluster.errors import LocalClusterError
 
 
 def write_atomically(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
@@ -27,8 +30,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file; None when there is no such file."""
+    """The value in a JSON file; None when there is no such file. Raises LocalClusterError."""
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise LocalClusterError(f"{path} is damaged: {error}") from None
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes a folder and all below it, also what a pod took its own rights away from."""
+    for parent, names, _ in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(folder)

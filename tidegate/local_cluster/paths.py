@@ -16,10 +16,16 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 def cache_directory() -> Path:
     """`$TIDEGATE_CACHE`, or `tidegate` in the user's cache folder; not created here."""
-    if own := os.environ.get("TIDEGATE_CACHE"):
-        return Path(own).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "tidegate"
+    own = os.environ.get("TIDEGATE_CACHE")
+    try:
+        if own:
+            return Path(own).expanduser().absolute()
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        return Path(base).expanduser().absolute() / "tidegate"
+    except RuntimeError:
+        raise LocalClusterError(
+            "no home folder to keep files in: set TIDEGATE_CACHE to a folder"
+        ) from None
 
 
 def cluster_directory(name: str, cache: Path | None = None) -> Path:

@@ -4,6 +4,7 @@
 but the standard library: a script can ask before it installs.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from tidegate.local_cluster.binaries import find_binaries
 from tidegate.local_cluster.errors import LocalClusterError
 from tidegate.local_cluster.go_toolchain import MINIMUM, machine_go
 from tidegate.local_cluster.paths import cache_directory
+from tidegate.local_cluster.ports import bindable, free_ports
 
 _GIB = 1024**3
 BUILD_DISK_GIB, RUN_DISK_GIB = 7, 1
@@ -25,7 +27,7 @@ def missing_for_cluster(cache: Path, *, must_build: bool) -> list[str]:
     """All that is missing, each with its cure; empty when a cluster can be started."""
     if sys.platform != "linux":
         return [f"Linux: this is {sys.platform}; give --kubeconfig of a cluster instead"]
-    found = [_namespaces(), _disk(cache, must_build), _memory(must_build)]
+    found = [_namespaces(), _disk(cache, must_build), _memory(must_build), _ports()]
     if must_build:
         found.append(_compiler())
     return [problem for problem in found if problem]
@@ -48,8 +50,12 @@ def _namespaces() -> str:
 def _disk(cache: Path, must_build: bool) -> str:
     needed = BUILD_DISK_GIB if must_build else RUN_DISK_GIB
     folder = cache
-    while not folder.exists():
+    while not os.path.lexists(folder):
         folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return (
+            f"a folder to keep files in: {folder} can't be written; set TIDEGATE_CACHE to another"
+        )
     free = shutil.disk_usage(folder).free / _GIB
     if free >= needed:
         return ""
@@ -67,6 +73,16 @@ def _memory(must_build: bool) -> str:
     return ""
 
 
+def _ports() -> str:
+    try:
+        free_ports(8)
+    except LocalClusterError as error:
+        return str(error)
+    if bindable("127.77.0.1", 0):
+        return ""
+    return "the loopback addresses 127.0.0.0/8 (nothing can listen on 127.77.0.1)"
+
+
 def _compiler() -> str:
     if machine_go() is not None or find_spec("ensurepip") is not None:
         return ""
@@ -77,8 +93,8 @@ def _compiler() -> str:
 
 
 def main() -> None:
-    cache = cache_directory()
     try:
+        cache = cache_directory()
         lines = missing_for_cluster(cache, must_build=find_binaries(cache) is None)
     except LocalClusterError as error:
         lines = [str(error)]

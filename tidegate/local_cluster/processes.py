@@ -9,10 +9,13 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 
 def start_ticks(pid: int) -> int | None:
@@ -24,6 +27,33 @@ def start_ticks(pid: int) -> int | None:
     # The command name stands in parentheses and may hold anything; fields follow the last ')'.
     fields = stat[stat.rindex(b")") + 2 :].split()
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Puts off what would interrupt the main thread: a process is started *and* recorded.
+
+    One that runs and is recorded nowhere is one that nothing would ever end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    before = [(number, signal.signal(number, remember)) for number in _INTERRUPTS]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+        for again in caught:
+            signal.raise_signal(again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +137,7 @@ def spawn_detached(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            cwd="/",  # keeps no folder busy, and `python -m` imports nothing from where one stood
             env=dict(environment) if environment is not None else None,
         )
     return ProcessRecord.of(process.pid), process

@@ -1,0 +1,74 @@
+"""The local cluster's commands where the machine or its files are not as they should be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidegate.cli.main import main
+from tidegate.local_cluster.binaries import PROGRAMS
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder whose programs do not work."""
+    monkeypatch.setenv("TIDEGATE_CACHE", str(tmp_path / "cache"))
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in PROGRAMS:
+        (programs / name).write_text("not a program")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(programs))
+    return tmp_path / "cache"
+
+
+def said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int | str | None, str]:
+    monkeypatch.setattr(sys, "argv", ["tidegate", *arguments])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    return raised.value.code, capsys.readouterr().err
+
+
+def test_programs_that_do_not_start_are_one_line_and_leave_a_cluster_to_purge(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, error = said(monkeypatch, capsys, "up", "--bare")
+    assert code == 1
+    assert error.splitlines()[-1].startswith("tidegate: ")
+    assert "etcd" in error
+    code, error = said(monkeypatch, capsys, "kubectl", "get", "pods")
+    assert (code, error.count("\n")) == (1, 1)
+    assert said(monkeypatch, capsys, "down", "--purge")[0] == 0
+    assert list((cache / "clusters").iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/x", "/dev/null/x"])
+@pytest.mark.parametrize("command", [["up", "--bare"], ["status"], ["down"], ["logs", "x"]])
+def test_an_unfit_cache_folder_is_told(
+    command: list[str],
+    folder: str,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TIDEGATE_CACHE", folder)
+    if command == ["down"] and folder.startswith("/"):
+        assert said(monkeypatch, capsys, *command)[0] == 0  # nothing is there
+        return
+    code, error = said(monkeypatch, capsys, *command)
+    assert code == 1
+    assert error.startswith("tidegate: ")
+
+
+def test_a_broken_image_table_is_refused_before_anything_starts(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "images.toml"
+    table.write_text('["a"]\ncommand = "sh"\n')
+    code, error = said(monkeypatch, capsys, "up", "--bare", "--images", str(table))
+    assert code == 2
+    assert error.startswith(f"tidegate: {table}: ")
+    assert not cache.exists()

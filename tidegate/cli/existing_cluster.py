@@ -1,0 +1,53 @@
+"""What every command on a local cluster shares: its name, finding it, how its errors are told."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.errors import CommandError
+from tidegate.local_cluster.binaries import Binaries, find_binaries
+from tidegate.local_cluster.cluster import LocalCluster
+from tidegate.local_cluster.errors import LocalClusterError
+from tidegate.local_cluster.paths import cache_directory
+
+Name = Annotated[
+    str, typer.Option("--name", envvar="TIDEGATE_CLUSTER", help="Which local cluster.")
+]
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What is wrong with a cluster or the machine ends the command with a message."""
+    try:
+        yield
+    except LocalClusterError as error:
+        raise CommandError(str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        program = Path(error.cmd[0]).name
+        raise CommandError(f"{program} gave no answer within {error.timeout:.0f} s") from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise CommandError(f"{where}{error.strerror or error}") from error
+
+
+def find_cluster(name: str) -> LocalCluster | None:
+    """The cluster of that name, also a half-made one; None where there is none."""
+    cache = cache_directory()
+    # A cluster can be stopped even after its programs were removed from the cache.
+    programs = find_binaries(cache) or Binaries(cache / "bin")
+    cluster = LocalCluster(name, programs, cache)
+    return cluster if cluster.state.exists() else None
+
+
+def existing_cluster(name: str) -> LocalCluster:
+    """The cluster of that name; CommandError where there is none."""
+    cluster = find_cluster(name)
+    if cluster is None or not cluster.exists:
+        raise CommandError(f"there is no cluster {name!r}: `tidegate up` makes one")
+    return cluster
