@@ -112,6 +112,7 @@ class Controller:
         self._pools: dict[Key, _PoolRuntime] = {}
         self._seen: dict[tuple[Kind, str], tuple[object, ...]] = {}
         self._judged: Judgement | None = None
+        self._look_at_all = True
         self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._started_at = time.monotonic()
@@ -169,6 +170,7 @@ class Controller:
 
     def resync(self) -> None:
         """Mark everything and have it all looked at."""
+        self._look_at_all = True
         self._world.mark_all()
         self._queue.put(JUDGING)
 
@@ -245,8 +247,9 @@ class Controller:
         judgement = self._world.judgement
         # A pool in back-off is not left with what was revoked, nor after an outage that is over.
         urgent = judgement is not self._judged or self._queue.failures(JUDGING) > 0
-        if judgement is not self._judged:
-            self._judged = judgement
+        if judgement is not self._judged or self._look_at_all:
+            # Without a change too: another may have written over what we said.
+            self._judged, self._look_at_all = judgement, False
             for kind in (TENANT_TIER, TENANT):
                 for key in self._world.objects(kind):
                     self._writer.mark(kind, key)
@@ -344,7 +347,6 @@ class Controller:
     def state(self, kind: Kind, key: Key, obj: Json) -> Json | None:
         """The part of a status that is written at once."""
         old = obj.get("status") or {}
-        generation = obj["metadata"]["generation"]
         if kind is SERVING_POOL:
             return self._pool_state(key, old)
         if self._judged is None or not self._whole:
@@ -357,13 +359,13 @@ class Controller:
             pools = sorted("/".join(k) for k, r in self._pools.items() if key[1] in r.tiers)
             claims = (tenant.claim for tenant in self._judged.tenants.values())
             tenants = sum(claim is not None and claim.tier == key[1] for claim in claims)
-            return tier_state_status(old, tier, generation, pools, tenants, now)
+            return tier_state_status(old, tier, pools, tenants, now)
         name = "/".join(key)
         tenant = self._judged.tenants.get(name)
         if tenant is None:
             return None
         pools = sorted("/".join(k) for k, r in self._pools.items() if name in r.tenants)
-        return tenant_state_status(old, tenant, generation, pools, now)
+        return tenant_state_status(old, tenant, pools, now)
 
     def figures(self, kind: Kind, key: Key) -> Json | None:
         """The part of a status that is written at intervals."""

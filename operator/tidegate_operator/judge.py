@@ -42,6 +42,8 @@ class TenantVerdict:
     name: str
     """namespace/name."""
     namespace: str
+    generation: int
+    """metadata.generation that was judged."""
     claim: Claim | None
     """Unset: not usable as it is."""
     stop: Stop | None
@@ -56,6 +58,8 @@ class TierVerdict:
     """One TenantTier, judged."""
 
     name: str
+    generation: int
+    """metadata.generation that was judged."""
     tier: TenantTier | None
     """Unset: the spec cannot be read."""
     findings: tuple[Finding, ...]
@@ -109,11 +113,13 @@ def _living(objects: Iterable[Json]) -> Iterable[Json]:
 
 
 def _judge_tier(obj: Json) -> TierVerdict:
-    name = obj["metadata"]["name"]
+    name, generation = obj["metadata"]["name"], obj["metadata"]["generation"]
     parsed = parse(TenantTier, obj)
     if isinstance(parsed, TenantTier):
-        return TierVerdict(name, parsed, verdicts([], "The tier is valid", "Nothing is referenced"))
-    return TierVerdict(name, None, verdicts([_unreadable(parsed)], "", "Nothing is referenced"))
+        findings = verdicts([], "The tier is valid", "Nothing is referenced")
+        return TierVerdict(name, generation, parsed, findings)
+    findings = verdicts([_unreadable(parsed)], "", "Nothing is referenced")
+    return TierVerdict(name, generation, None, findings)
 
 
 def _unreadable(errors: Sequence[FieldError]) -> Fault:
@@ -126,6 +132,7 @@ class _Draft:
 
     name: str
     namespace: str
+    generation: int
     age: tuple[datetime, str]
     claim: Claim | None
     stop: Stop | None
@@ -137,18 +144,20 @@ def _draft(
     obj: Json, judgement: Judgement, secrets: Mapping[tuple[str, str], SecretData]
 ) -> _Draft:
     metadata = obj["metadata"]
-    namespace = metadata["namespace"]
+    namespace, generation = metadata["namespace"], metadata["generation"]
     name = f"{namespace}/{metadata['name']}"
     created = metadata.get("creationTimestamp")
     age = (datetime.fromisoformat(created) if created else _NEVER, name)
     parsed = parse(Tenant, obj)
     if not isinstance(parsed, Tenant):
         keys, faults = resolve_keys(namespace, _readable_keys(obj), secrets)
-        return _Draft(name, namespace, age, None, None, keys, [_unreadable(parsed), *faults])
+        faults = [_unreadable(parsed), *faults]
+        return _Draft(name, namespace, generation, age, None, None, keys, faults)
     claim, faults = _judge_claim(parsed, namespace, judgement)
     keys, key_faults = resolve_keys(namespace, parsed.spec.api_keys or [], secrets)
     stop = parsed.spec.stop or Stop.NONE
-    return _Draft(name, namespace, age, claim, stop, keys, faults + key_faults)
+    faults += key_faults
+    return _Draft(name, namespace, generation, age, claim, stop, keys, faults)
 
 
 def _readable_keys(obj: Json) -> list[ApiKey]:
@@ -238,6 +247,7 @@ def _settle(draft: _Draft, owners: dict[str, str]) -> TenantVerdict:
     return TenantVerdict(
         draft.name,
         draft.namespace,
+        draft.generation,
         draft.claim,
         draft.stop,
         tuple(sorted(digests)),

@@ -93,26 +93,24 @@ def addresses(state: PoolState) -> list[str]:
 
 
 def tenant_state_status(
-    old: Json, verdict: TenantVerdict, generation: int, pools: Sequence[str], now_seconds: float
+    old: Json, verdict: TenantVerdict, pools: Sequence[str], now_seconds: float
 ) -> Json:
     """What changes at once in ``Tenant.status``; ``pools`` are those that serve it."""
     ready = _tenant_ready(verdict, pools)
     return {
-        "observedGeneration": generation,
+        "observedGeneration": verdict.generation,
         "pools": list(pools[:MAX_POOLS]),
         "conditions": merge_conditions(
-            old.get("conditions") or [], [*verdict.findings, ready], generation, now_seconds
+            old.get("conditions") or [],
+            [*verdict.findings, ready],
+            verdict.generation,
+            now_seconds,
         ),
     }
 
 
 def tier_state_status(
-    old: Json,
-    verdict: TierVerdict,
-    generation: int,
-    pools: Sequence[str],
-    tenants: int,
-    now_seconds: float,
+    old: Json, verdict: TierVerdict, pools: Sequence[str], tenants: int, now_seconds: float
 ) -> Json:
     """What changes at once in ``TenantTier.status``."""
     faulty = next((f for f in verdict.findings if f.status is ConditionStatus.FALSE), None)
@@ -122,11 +120,14 @@ def tier_state_status(
         text = f"{tenants} tenants, served by {len(pools)} pools"
         ready = Finding(ConditionType.READY, ConditionStatus.TRUE, Reason.READY, text)
     return {
-        "observedGeneration": generation,
+        "observedGeneration": verdict.generation,
         "pools": list(pools[:MAX_POOLS]),
         "tenants": tenants,
         "conditions": merge_conditions(
-            old.get("conditions") or [], [*verdict.findings, ready], generation, now_seconds
+            old.get("conditions") or [],
+            [*verdict.findings, ready],
+            verdict.generation,
+            now_seconds,
         ),
     }
 

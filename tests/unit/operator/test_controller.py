@@ -49,13 +49,17 @@ class Server:
         self, kind: Kind, namespace: str | None = None, selector: str | None = None
     ) -> list[Json]:
         await self._step()
-        wanted = {} if not selector or "=" not in selector else dict([selector.split("=")[:2]])
+        wanted = [term.partition("=") for term in (selector or "").split(",") if term]
+
+        def selected(labels: dict[str, str]) -> bool:
+            return all(k in labels and (not eq or labels[k] == v) for k, eq, v in wanted)
+
         return [
             copy.deepcopy(obj)
             for (k, ns, _), obj in self.objects.items()
             if k is kind
             and namespace in (None, ns)
-            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
+            and selected(obj["metadata"].get("labels") or {})
         ]
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Json | None:
@@ -147,3 +151,45 @@ async def test_after_an_outage_nothing_waits_out_its_back_off() -> None:
         server.away = False
         revoke(server, running)
         await within(5, lambda: server.keys() != before, "the revoked key is gone")
+
+
+async def test_a_status_is_about_the_generation_that_was_judged() -> None:
+    """A LIST has shown a newer spec; until that is judged, nothing may be said of it."""
+    server = served()
+    running = controller(server)
+    async with running:
+        await within(10, lambda: "status" in server.objects[TENANT, "acme", "a"], "the status")
+        newer = tenant("a", tierRef={"name": "nowhere"})
+        newer["metadata"]["generation"] = 2
+        state = running.state(TENANT, ("acme", "a"), newer)
+        assert state is not None
+        assert state["observedGeneration"] == 1
+        assert {c["observedGeneration"] for c in state["conditions"]} == {1}
+
+
+async def test_a_status_that_another_wrote_over_is_put_right_at_the_next_resync() -> None:
+    """Such as a former leader that woke up with what it had in hand."""
+    server = served()
+    running = controller(server, scrape_seconds=1000.0)
+    keys = ((TENANT, "acme", "a"), (TENANT_TIER, "", "t0"), (SERVING_POOL, "acme", "chat"))
+    async with running:
+
+        def told() -> bool:
+            return all((server.objects[key].get("status") or {}).get("conditions") for key in keys)
+
+        await within(10, told, "the first statuses")
+        await asyncio.sleep(0.5)
+        before = {key: copy.deepcopy(server.objects[key]["status"]) for key in keys}
+        for key in keys:
+            server.objects[key]["status"] = {"observedGeneration": 0}
+        running.resync()
+        await within(
+            10,
+            lambda: all(
+                server.objects[key]["status"].get("observedGeneration") == 1 for key in keys
+            ),
+            "every status is right again",
+        )
+        assert {key: set(server.objects[key]["status"]) for key in keys} == {
+            key: set(status) for key, status in before.items()
+        }
