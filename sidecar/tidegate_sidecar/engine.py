@@ -8,8 +8,10 @@ GET, keep-alive, chunked answers, back-pressure. Parsing is httptools (llhttp). 
   5 s after which uvicorn closes its side.
 * ``Exchange.close`` before the end closes the connection: that is how an engine learns that
   nobody waits any more.
-* Bytes are buffered up to :data:`HIGH_WATER_BYTES`, then the socket is not read: a slow client
-  slows its own stream and costs bounded memory.
+* The body goes to its reader's sink within the read that brought it, as one piece a read: no task
+  wakes up for it and nothing is kept. A sink that is full stops the reading of the socket until
+  it has drained: a slow client slows its own stream and costs bounded memory. What comes with the
+  head is held for the sink, which its task sets in the next pass of the loop.
 * A connection from the pool that dies at once, before any byte of the answer, was stale: the
   exchange is tried once more, on a new connection. Nothing else is ever sent twice.
 """
@@ -18,20 +20,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
-from urllib.parse import urlsplit
 
 import httptools
 
+from tidegate_sidecar.engine_address import EngineAddress
+
 KEEP_ALIVE_SECONDS = 3.0
-HIGH_WATER_BYTES = 256 * 1024
 CONNECT_SECONDS = 5.0
 _POOL_SIZE = 256
 _STALE_SECONDS = 0.2
 """A connection that the other side had closed says so in a round trip; later it is a failure."""
+
+
+Sink = Callable[[bytes], bool]
+"""Takes a piece of a body; True: it is full, no more until it has drained."""
 
 
 class EngineUnreachable(Exception):
@@ -46,45 +50,19 @@ class _StaleConnection(EngineBroken):
     """It had been closed by the engine while idle; no byte of an answer came."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineAddress:
-    """Where the engine listens: a Unix socket's path, or host and port."""
-
-    path: str | None = None
-    host: str = "127.0.0.1"
-    port: int = 8000
-
-    @classmethod
-    def parse(cls, text: str) -> EngineAddress:
-        """From ``uds:/path`` or ``http://host[:port]``; ValueError says what is wrong."""
-        if text.startswith("uds:"):
-            path = text.removeprefix("uds:")
-            if not path.startswith("/"):
-                raise ValueError(f"engine {text!r}: a Unix socket needs an absolute path")
-            return cls(path=path)
-        url = urlsplit(text)
-        if url.scheme != "http" or not url.hostname or url.path not in ("", "/"):
-            raise ValueError(f"engine {text!r}: expected uds:/path or http://host:port")
-        return cls(host=url.hostname, port=url.port or 80)
-
-    @property
-    def authority(self) -> str:
-        """The Host header."""
-        return "engine" if self.path else f"{self.host}:{self.port}"
-
-
 class _Connection(asyncio.Protocol):
     """One socket and the exchange on it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # a chunk of the body costs no call of Python code
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
-        self._chunks: deque[bytes] = deque()
-        self._buffered = 0
+        self._sink: Sink | None = None
         self._paused = False
-        self._error: EngineBroken | None = None
+        self._error: Exception | None = None
         self.status = 0
         self.headers: dict[str, str] = {}
         self.head_complete = False
@@ -113,9 +91,13 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserCallbackError):
+            self._deliver()
             self._fail(EngineBroken("the engine did not answer in HTTP"))
             self.abort()
-        self._wake()
+            return
+        self._deliver()
+        if self._sink is None or self.complete:
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -125,7 +107,8 @@ class _Connection(asyncio.Protocol):
             at_once = self._loop.time() - self.last_byte < _STALE_SECONDS
             stale = self.reused and not self.byte_seen and at_once
             self._fail((_StaleConnection if stale else EngineBroken)("connection lost"))
-        self._wake()
+        else:
+            self._wake()
 
     # --- httptools
 
@@ -138,13 +121,6 @@ class _Connection(asyncio.Protocol):
             self.head_complete = True
         else:
             self.headers = {}
-
-    def on_body(self, body: bytes) -> None:
-        self._chunks.append(body)
-        self._buffered += len(body)
-        if self._buffered > HIGH_WATER_BYTES and not self._paused and self._transport:
-            self._paused = True
-            self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
         if self.head_complete:
@@ -174,22 +150,41 @@ class _Connection(asyncio.Protocol):
         while not self.head_complete:
             await self._wait()
 
-    async def read(self) -> bytes:
-        while not self._chunks:
-            if self.complete:
-                return b""
+    def deliver_to(self, sink: Sink) -> None:
+        self._sink = sink
+        self._deliver()
+
+    async def full_or_complete(self) -> bool:
+        """Wait until the body is complete (True) or the sink is full (False)."""
+        while not self._paused:
+            if self.complete and self._error is None:
+                return True
             await self._wait()
-        if len(self._chunks) == 1:
-            data = self._chunks.popleft()
-        else:
-            data = b"".join(self._chunks)
-            self._chunks.clear()
-        self._buffered = 0
-        if self._paused and self._transport is not None:
-            self._paused = False
-            self.last_byte = self._loop.time()
+        return False
+
+    def resume(self) -> None:
+        self._paused = False
+        self.last_byte = self._loop.time()
+        if self._transport is not None and self.open:
             self._transport.resume_reading()
-        return data
+
+    def _deliver(self) -> None:
+        """What one read held goes to the sink in one piece."""
+        pieces = self._pieces
+        if self._sink is None or not pieces:
+            return
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        try:
+            full = self._sink(data)
+        except Exception as error:
+            self._sink = None
+            self._fail(error)
+            return
+        if full and not self.complete and self._transport is not None and self.open:
+            self._paused = True
+            self._transport.pause_reading()
+            self._wake()
 
     async def _wait(self) -> None:
         if self._error is not None:
@@ -209,17 +204,19 @@ class _Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _fail(self, error: EngineBroken) -> None:
+    def _fail(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
+        self._wake()
 
     def release(self) -> bool:
-        """After a complete answer: whether the connection can carry another exchange."""
+        """Let go of the exchange; whether the connection can carry another one."""
+        reusable = self.complete and self.keep_alive and self.open and not self._pieces
         self.busy = False
-        unread = bool(self._chunks)
-        self._chunks.clear()
+        self._sink = None
+        self._pieces.clear()
         self.last_byte = self._loop.time()
-        return self.keep_alive and self.open and not unread
+        return reusable
 
     def silent_since(self, now: float) -> float:
         """Seconds without a byte; 0 while it is us who do not read."""
@@ -229,7 +226,6 @@ class _Connection(asyncio.Protocol):
         """End the exchange: nothing came for too long."""
         self._fail(EngineBroken("no byte from the engine for too long"))
         self.abort()
-        self._wake()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -247,22 +243,33 @@ class Exchange:
         self.status = connection.status
         self.headers = connection.headers
 
-    async def read(self) -> bytes:
-        """The bytes of the body that are there, at least one; b"" at its end."""
-        assert self._connection is not None
-        return await self._connection.read()
+    async def pump(self, sink: Sink, drained: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Give the body to ``sink`` as it comes, to its end; raises what the sink raises.
+
+        Where the sink is full, nothing is read until ``drained()`` has returned.
+        """
+        connection = self._connection
+        assert connection is not None
+        connection.deliver_to(sink)
+        while not await connection.full_or_complete():
+            if drained is not None:
+                await drained()
+            connection.resume()
 
     async def read_all(self, limit: int) -> bytes:
         """The whole body; :class:`EngineBroken` above ``limit`` bytes."""
-        data = await self.read()
-        parts = [data]
-        size = len(data)
-        while data:
-            data = await self.read()
-            parts.append(data)
-            size += len(data)
-            if size > limit:
+        parts: list[bytes] = []
+        room = limit
+
+        def take(piece: bytes) -> bool:
+            nonlocal room
+            room -= len(piece)
+            if room < 0:
                 raise EngineBroken("the answer is too large")
+            parts.append(piece)
+            return False
+
+        await self.pump(take)
         return b"".join(parts)
 
     def close(self) -> None:
@@ -366,8 +373,7 @@ class EngineClient:
 
     def _put_back(self, connection: _Connection) -> None:
         self._busy.discard(connection)
-        if connection.complete and connection.release() and len(self._idle) < _POOL_SIZE:
+        if connection.release() and len(self._idle) < _POOL_SIZE:
             self._idle.append(connection)
         else:
-            connection.busy = False
             connection.abort()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 from aiohttp import web
@@ -16,7 +17,7 @@ from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.errors import ApiError
-from tidegate_sidecar.proxy import Proxy, error_response
+from tidegate_sidecar.proxy import Proxy, error_answer
 
 _CLIENT_IDLE_SECONDS = 300.0
 """Idle connections of clients are closed after it; above the usual 60 s of load balancers."""
@@ -34,16 +35,16 @@ class _Connection(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun; another one cannot be sent")
         error = ApiError(Outcome.MALFORMED, "The request is not valid HTTP.", status=status)
-        response = error_response(error, secrets.token_hex(12))
-        response.force_close()
-        return response
+        answer = error_answer(error, secrets.token_hex(12), close=True)
+        return cast(web.StreamResponse, answer)
 
 
 class TenantServer(web.Server):
     """The server of the tenants' port."""
 
     def __init__(self, proxy: Proxy) -> None:
-        super().__init__(proxy.handle, handler_cancellation=True)
+        handle = cast(Callable[[BaseRequest], Awaitable[web.StreamResponse]], proxy.handle)
+        super().__init__(handle, handler_cancellation=True)
 
     def __call__(self) -> RequestHandler:
         """One connection's handler."""

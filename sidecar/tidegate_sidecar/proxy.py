@@ -14,11 +14,11 @@ import logging
 import secrets
 from dataclasses import dataclass
 
-from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
+from tidegate_sidecar.answers import Answer, ClientGone, WholeAnswer, json_answer
 from tidegate_sidecar.auth import Identity, authenticate
 from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
 from tidegate_sidecar.dispatcher import Ticket
@@ -28,13 +28,7 @@ from tidegate_sidecar.fields import CHAT, ENDPOINTS, Endpoint
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
 from tidegate_sidecar.models_route import models_answer
-from tidegate_sidecar.relay import (
-    ClientGone,
-    json_response,
-    relay_joined,
-    relay_stream,
-    relay_whole,
-)
+from tidegate_sidecar.relay import relay_joined, relay_stream, relay_whole
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.upstream_errors import MAX_ERROR_BYTES, from_answer
@@ -66,14 +60,14 @@ class Proxy:
         self._runtime = runtime
         self._loop = asyncio.get_running_loop()
 
-    async def handle(self, request: BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: BaseRequest) -> Answer:
         """One request; returns its answer, or raises when nobody is there to take it."""
         stage = _Progressing(secrets.token_hex(12), self._loop.time())
         try:
             return await self._route(request, stage)
         except ApiError as error:
             self._count(stage, error.outcome)
-            return error_response(error, stage.id)
+            return error_answer(error, stage.id)
         except ClientGone:
             raise ConnectionResetError from None
         except asyncio.CancelledError:
@@ -85,7 +79,9 @@ class Proxy:
         except Exception:
             log.exception("request %s: unexpected error", stage.id)
             self._count(stage, Outcome.ENGINE_FAILED)
-            return error_response(
+            if request.writer.output_size > 0:  # an answer has begun; another one cannot be sent
+                raise ConnectionResetError from None
+            return error_answer(
                 ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error"), stage.id
             )
 
@@ -94,7 +90,7 @@ class Proxy:
             duration = self._loop.time() - stage.arrival
             self._runtime.tally.ended(stage.tenant, outcome, duration)
 
-    async def _route(self, request: BaseRequest, stage: _Progressing) -> web.StreamResponse:
+    async def _route(self, request: BaseRequest, stage: _Progressing) -> Answer:
         path = request.rel_url.raw_path
         endpoint = ENDPOINTS.get(path)
         if endpoint is not None:
@@ -115,17 +111,15 @@ class Proxy:
         stage.tenant = identity.tenant
         return in_force, identity
 
-    def _models(self, request: BaseRequest, path: str, stage: _Progressing) -> web.Response:
+    def _models(self, request: BaseRequest, path: str, stage: _Progressing) -> Answer:
         in_force, _ = self._identify(request, stage)
         body = models_answer(
             self._runtime.engine_models, in_force.model.name, path.removeprefix(MODELS_PATH)[1:]
         )
         self._count(stage, Outcome.COMPLETED)
-        return json_response(body, stage.id)
+        return json_answer(body, stage.id)
 
-    async def _serve(
-        self, request: BaseRequest, endpoint: Endpoint, stage: _Progressing
-    ) -> web.StreamResponse:
+    async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: _Progressing) -> Answer:
         runtime = self._runtime
         in_force, identity = self._identify(request, stage)
         tenant = in_force.tenant(identity.tenant)
@@ -186,13 +180,13 @@ class Proxy:
 
     async def _dispatch(
         self, request: BaseRequest, ticket: Ticket, body: Body, sent: bytes, stream: bool
-    ) -> web.StreamResponse:
+    ) -> Answer:
         exchange = await self._send(ticket, body.endpoint.path, sent, opaque=not stream)
         try:
             if exchange.status != 200:
                 raise await _upstream_error(exchange)
             if body.stream:
-                answer: web.StreamResponse = await relay_stream(
+                answer: Answer = await relay_stream(
                     request,
                     exchange,
                     ticket,
@@ -246,9 +240,9 @@ def _integer_header(value: str | None, name: str, low: int, high: int) -> int | 
     return number
 
 
-def _other_method(method: str, allowed: str, request_id: str) -> web.Response:
+def _other_method(method: str, allowed: str, request_id: str) -> Answer:
     if method == "OPTIONS":
-        return web.Response(status=204, headers={"Allow": allowed, "x-request-id": request_id})
+        return WholeAnswer(b"", {"Allow": allowed, "x-request-id": request_id}, 204)
     raise ApiError(
         Outcome.MALFORMED,
         f"The method {method[:16]} is not allowed here.",
@@ -258,10 +252,13 @@ def _other_method(method: str, allowed: str, request_id: str) -> web.Response:
     )
 
 
-def error_response(error: ApiError, request_id: str) -> web.Response:
-    """The HTTP answer of an error."""
-    response = json_response(error.body(), request_id, error.status)
-    response.headers.update(error.response_headers())
-    if error.status in (408, 413):
-        response.force_close()  # what is left of the body is not read to its end
-    return response
+def error_answer(error: ApiError, request_id: str, *, close: bool = False) -> WholeAnswer:
+    """The HTTP answer of an error; ``close`` the connection after it."""
+    return json_answer(
+        error.body(),
+        request_id,
+        error.status,
+        error.response_headers(),
+        # what is left of a body that was refused is not read to its end
+        close=close or error.status in (408, 413),
+    )

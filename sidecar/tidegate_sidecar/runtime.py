@@ -10,7 +10,8 @@ from typing import Any
 from tidegate.scheduling.contracts import Bundle, ContractError
 from tidegate_sidecar import policy_files
 from tidegate_sidecar.dispatcher import Dispatcher
-from tidegate_sidecar.engine import EngineAddress, EngineClient
+from tidegate_sidecar.engine import EngineClient
+from tidegate_sidecar.engine_address import EngineAddress
 from tidegate_sidecar.estimate import Estimator
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.metrics_text import EngineFigures

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidegate_sidecar.engine import EngineAddress
+from tidegate_sidecar.engine_address import EngineAddress
 
 
 class SettingsError(ValueError):

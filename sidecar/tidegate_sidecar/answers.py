@@ -1,0 +1,153 @@
+"""What leaves the tenants' port: the bytes of an answer, as HTTP/1.1 (or 1.0) has them.
+
+aiohttp reads the requests and keeps the connections; it asks of an answer no more than ``prepare``,
+``write_eof`` and ``keep_alive``. Its own responses build a dictionary of headers, look again at
+each of them and pass through three coroutines for every write, which costs more than all of the
+scheduling, so the answers here are their own: a head made of one string, a body, one write.
+
+Header values come from this program, or from a header that a parser of HTTP has accepted; none can
+hold a line end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+
+from aiohttp import HttpVersion11
+from aiohttp.web_request import BaseRequest
+
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
+
+class ClientGone(Exception):
+    """The client closed or stopped reading while it was answered."""
+
+
+class WholeAnswer:
+    """An answer in one piece, sent when aiohttp asks for it."""
+
+    __slots__ = ("_body", "_headers", "_request", "keep_alive", "status")
+
+    def __init__(
+        self, body: bytes, headers: Mapping[str, str], status: int = 200, *, close: bool = False
+    ) -> None:
+        self._body = body
+        self._headers = headers
+        self._request: BaseRequest | None = None
+        self.status = status
+        self.keep_alive = not close
+
+    async def prepare(self, request: BaseRequest) -> None:
+        """Write it; ConnectionError where nobody is there to take it."""
+        self._request = request
+        self.keep_alive = self.keep_alive and request.keep_alive
+        headers = dict(self._headers)
+        if self.status != HTTPStatus.NO_CONTENT:
+            headers["Content-Length"] = str(len(self._body))
+        head = _head(request, self.status, headers, keep_alive=self.keep_alive)
+        try:
+            _write(request, head if request.method == "HEAD" else head + self._body)
+        except ClientGone:
+            raise ConnectionResetError from None
+
+    async def write_eof(self) -> None:
+        """Wait until a slow client has taken most of it."""
+        assert self._request is not None
+        await self._request.writer.drain()
+
+
+class StreamAnswer:
+    """An answer that is written piece by piece; its head goes with the first one."""
+
+    __slots__ = ("_chunked", "_headers", "_request", "begun", "keep_alive")
+
+    def __init__(self, request: BaseRequest, headers: Mapping[str, str]) -> None:
+        self._request = request
+        self._headers = headers
+        self._chunked = request.version >= HttpVersion11
+        self.begun = False
+        """Something was written."""
+        self.keep_alive = self._chunked and request.keep_alive
+
+    def write(self, data: bytes) -> bool:
+        """Write a piece, at least one byte; True: the client does not keep up."""
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if not self.begun:
+            self.begun = True
+            headers = dict(self._headers)
+            if self._chunked:
+                headers["Transfer-Encoding"] = "chunked"
+            data = _head(self._request, 200, headers, keep_alive=self.keep_alive) + data
+        _write(self._request, data)
+        return self._request.protocol.writing_paused
+
+    async def drained(self, within_seconds: float) -> None:
+        """Wait for a client that does not keep up; :class:`ClientGone` where it takes too long."""
+        try:
+            async with asyncio.timeout(within_seconds):
+                await self._request.writer.drain()
+        except (ConnectionError, TimeoutError):
+            raise ClientGone from None
+
+    def end(self) -> None:
+        """Nothing follows."""
+        if self._chunked:
+            _write(self._request, b"0\r\n\r\n")
+
+    async def prepare(self, request: BaseRequest) -> None:
+        """It was written before."""
+
+    async def write_eof(self) -> None:
+        """It has ended before."""
+
+
+Answer = WholeAnswer | StreamAnswer
+
+
+def _write(request: BaseRequest, data: bytes) -> None:
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        raise ClientGone
+    transport.write(data)
+    request.writer.output_size += len(data)
+
+
+def _head(
+    request: BaseRequest, status: int, headers: Mapping[str, str], *, keep_alive: bool
+) -> bytes:
+    version = "1.1" if request.version >= HttpVersion11 else "1.0"
+    lines = [
+        f"HTTP/{version} {status} {_PHRASES.get(status, '')}",
+        f"Date: {_date(int(time.time()))}",
+    ]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if version == "1.0":
+        if keep_alive:
+            lines.append("Connection: keep-alive")
+    elif not keep_alive:
+        lines.append("Connection: close")
+    return "\r\n".join((*lines, "\r\n")).encode("latin-1")
+
+
+@functools.lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
+
+
+def json_answer(
+    body: bytes,
+    request_id: str,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    *,
+    close: bool = False,
+) -> WholeAnswer:
+    """A JSON answer with its request id."""
+    own = {"Content-Type": "application/json", "x-request-id": request_id}
+    return WholeAnswer(body, {**own, **headers} if headers else own, status, close=close)
