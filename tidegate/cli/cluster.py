@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,9 +16,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from typer.core import TyperCommand
 
+from tidegate.cli.cluster_output import next_steps, print_status
 from tidegate.cli.errors import CommandError
 from tidegate.cli.existing_cluster import Name, existing_cluster, find_cluster, told
 from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries, find_binaries
@@ -56,8 +57,10 @@ def up(
     """Start a local cluster with Tidegate on it; where one runs already, bring it up to date."""
     with told(), _interruptible():
         if kubeconfig is not None:
-            _deploy(_kubectl_of(kubeconfig), wait)
-            _print_next_steps(kubeconfig, [])
+            program = _kubectl_program()
+            run = _kubectl_of(kubeconfig, program)
+            _deploy(run, wait)
+            _print_next_steps(kubeconfig.absolute(), run, program, [])
             return
         options = _kubelet_options(images, volume_refresh)
         if not bare:
@@ -71,9 +74,11 @@ def up(
             if not bare:
                 _deploy(cluster.kubectl, wait)
         if bare:
-            typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
+            typer.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
         else:
-            _print_next_steps(cluster.kubeconfig, cluster_status(cluster)["services"])
+            services = cluster_status(cluster)["services"]
+            program = "kubectl" if shutil.which("kubectl") else cluster.binaries.path("kubectl")
+            _print_next_steps(cluster.kubeconfig, cluster.kubectl, program, services)
 
 
 def down(
@@ -107,7 +112,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
-        _print_status(found)
+        print_status(found)
     if found["state"] != "up":
         raise typer.Exit(3)
 
@@ -264,12 +269,17 @@ def _announce(update: Callable[[str], None]) -> Callable[[str], None]:
     return say
 
 
-def _kubectl_of(kubeconfig: Path) -> Kubectl:
+def _kubectl_program() -> str:
+    """The machine's kubectl, else the local cluster's."""
+    if shutil.which("kubectl"):
+        return "kubectl"
     own = find_binaries(cache_directory())
-    program = shutil.which("kubectl") or (own.path("kubectl") if own is not None else None)
-    if program is None:
+    if own is None:
         raise CommandError("kubectl is not on PATH")
+    return own.path("kubectl")
 
+
+def _kubectl_of(kubeconfig: Path, program: str) -> Kubectl:
     def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [program, f"--kubeconfig={kubeconfig}", *arguments],
@@ -307,41 +317,10 @@ def _become_kubectl(cluster: LocalCluster, arguments: list[str]) -> None:
         os.execve(cluster.binaries.path("kubectl"), ["kubectl", *arguments], environment)
 
 
-def _print_status(found: dict[str, Any]) -> None:
-    console = Console(highlight=False)
-    console.print(f"cluster {found['name']}: {found['state']}   KUBECONFIG={found['kubeconfig']}")
-    if found["state"] == "down":
-        return
-    parts = Table("process", "state", "pid", box=None)
-    for item in found["components"]:
-        state = "running" if item["running"] else "[red]not running[/red]"
-        parts.add_row(item["name"], state, str(item["pid"] or ""))
-    pods = Table("pod", "ready", "phase", "restarts", "reason", box=None)
-    for item in found["pods"]:
-        pods.add_row(
-            f"{item['namespace']}/{item['name']}",
-            item["ready"],
-            item["phase"],
-            str(item["restarts"]),
-            item["reason"],
-        )
-    services = Table("service", "port", "type", "listens on", box=None)
-    for item in found["services"]:
-        services.add_row(
-            f"{item['namespace']}/{item['name']}", str(item["port"]), item["type"], item["address"]
-        )
-    for table in (parts, pods, services):
-        if table.row_count:
-            console.print(table)
-    for item in found["failed"]:
-        console.print(f"[red]{item['what']}[/red]: {item['why']}", soft_wrap=True)
-        if item["log"]:
-            console.print(item["log"], markup=False, soft_wrap=True)
-
-
-def _print_next_steps(kubeconfig: Path, services: list[dict[str, Any]]) -> None:
-    typer.echo(f"export KUBECONFIG={kubeconfig}")
-    for item in services:
-        if item["type"] == "LoadBalancer":
-            typer.echo(f"# {item['namespace']}/{item['name']}: http://{item['address']}")
-    typer.echo("kubectl get ttier,tenants.tidegate.io,spool -A")
+def _print_next_steps(
+    kubeconfig: Path, run: Kubectl, program: str, services: list[dict[str, Any]]
+) -> None:
+    answer = run("get", "servingpools.tidegate.io", "-A", "-o", "json")
+    pools = json.loads(answer.stdout)["items"] if answer.returncode == 0 else []
+    for line in next_steps(kubeconfig, program, pools, services):
+        typer.echo(line)

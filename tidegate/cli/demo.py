@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.errors import CommandError
+from tidegate.cli.existing_cluster import Name, existing_cluster, told
 from tidegate.cli.load import INTERRUPTED, check_writable, measure
 from tidegate.cli.pool_mode import PoolMode, find_kubectl
 from tidegate.load import LoadError
@@ -17,10 +18,8 @@ from tidegate.load.demo_output import demo_table, write_chart
 from tidegate.load.event_loop import run_fast
 from tidegate.load.http_client import checked_endpoint
 from tidegate.load.tables import notes, output_console
-from tidegate.local_cluster.binaries import Binaries, find_binaries
-from tidegate.local_cluster.cluster import LocalCluster
-from tidegate.local_cluster.errors import LocalClusterError
-from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory, cluster_directory
+from tidegate.local_cluster.binaries import find_binaries
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
 from tidegate.local_cluster.status import cluster_status
 
 
@@ -34,9 +33,7 @@ class _Target:
 
 
 def demo(
-    name: Annotated[
-        str, typer.Option("--name", envvar="TIDEGATE_CLUSTER", help="Which local cluster.")
-    ] = DEFAULT_CLUSTER,
+    name: Name = DEFAULT_CLUSTER,
     endpoint: Annotated[
         str | None, typer.Option(help="Base URL of the pool, instead of the local cluster's.")
     ] = None,
@@ -80,7 +77,8 @@ def demo(
     for phase in phases:
         for line in notes(phase.report)[1:]:
             console.print(f"{phase.report.scenario}: {line}")
-    write_chart(phases, sizes, svg)
+    with told():
+        write_chart(phases, sizes, svg)
     console.print(f"The picture: {svg}")
     if any(phase.report.total.ok < phase.report.total.sent for phase in phases):
         raise CommandError("not every request was answered")
@@ -101,12 +99,8 @@ def _target(
 
 
 def _local_target(name: str, namespace: str, pool: str) -> _Target:
-    try:
-        if not (cluster_directory(name) / "cluster.json").exists():
-            raise CommandError(f"there is no cluster {name!r}: `tidegate up` makes one")
-        found = cluster_status(LocalCluster(name, Binaries(_own_programs()), cache_directory()))
-    except LocalClusterError as error:
-        raise CommandError(str(error)) from None
+    with told():
+        found = cluster_status(existing_cluster(name))
     wanted = (namespace, pool, "http")
     for service in found["services"]:
         if (service["namespace"], service["name"], service["portName"]) == wanted:

@@ -137,8 +137,8 @@ def check_writable(file: Path | None, option: str) -> None:
     if file is None:
         return
     folder = file.absolute().parent
-    target = file if file.exists() else folder
-    if file.is_dir() or not folder.is_dir() or not os.access(target, os.W_OK):
+    target = file if os.path.exists(file) else folder
+    if os.path.isdir(file) or not os.path.isdir(folder) or not os.access(target, os.W_OK):
         raise CommandError(f"{option}: cannot write {file}", exit_code=2)
 
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tidegate.local_cluster.cluster import LocalCluster
+from tidegate.local_cluster.control_plane import APISERVER, ComponentState
 from tidegate.local_cluster.processes import tail
 
 _TAIL_LINES = 10
@@ -19,33 +20,43 @@ def cluster_status(cluster: LocalCluster) -> dict[str, Any]:
         {"name": state.name, "running": state.running, "pid": state.pid, "log": str(state.log)}
         for state in states
     ]
-    started = [state for state in states if state.pid is not None]
-    failed = [
-        {"what": state.name, "why": "ended by itself", "log": tail(state.log, _TAIL_LINES)}
-        for state in started
-        if not state.running
-    ]
     # All gone is a cluster that is down; some gone is one that is broken.
     down = not any(state.running for state in states)
-    listing = [] if down else _list(cluster, "pods")
-    failed = (
-        [] if down else [*failed, *(entry for pod in listing for entry in _failures(cluster, pod))]
-    )
+    failed: list[dict[str, Any]] = []
+    pods: list[dict[str, Any]] = []
+    services: list[dict[str, Any]] = []
+    if not down:
+        failed = [_failed_process(state) for state in states if not state.running]
+        try:
+            pods, services = _list(cluster, "pods"), _services(cluster)
+        except _NoAnswerError as error:
+            if server := [state for state in states if state.name == APISERVER and state.running]:
+                failed.append(_failed_process(server[0], f"gives no answer: {error}"))
+        failed += [entry for pod in pods for entry in _failures(cluster, pod)]
     return {
         "name": cluster.name,
         "state": "down" if down else ("failed" if failed else "up"),
         "kubeconfig": str(cluster.kubeconfig),
         "components": components,
-        "pods": [_pod_row(pod) for pod in listing],
-        "services": [] if down else _services(cluster),
+        "pods": [_pod_row(pod) for pod in pods],
+        "services": services,
         "failed": failed,
     }
+
+
+class _NoAnswerError(Exception):
+    """The last line of what kubectl said."""
+
+
+def _failed_process(state: ComponentState, why: str = "") -> dict[str, Any]:
+    why = why or ("was not started" if state.pid is None else "ended by itself")
+    return {"what": state.name, "why": why, "log": tail(state.log, _TAIL_LINES)}
 
 
 def _list(cluster: LocalCluster, kind: str) -> list[dict[str, Any]]:
     answer = cluster.kubectl("get", kind, "-A", "-o", "json", "--request-timeout=5s")
     if answer.returncode != 0:
-        return []
+        raise _NoAnswerError((answer.stderr.strip().splitlines() or ["kubectl failed"])[-1])
     items: list[dict[str, Any]] = json.loads(answer.stdout)["items"]
     return items
 
@@ -80,8 +91,15 @@ def _pod_row(pod: dict[str, Any]) -> dict[str, Any]:
         "phase": status.get("phase", "Pending"),
         "ready": f"{sum(item['ready'] for item in containers)}/{len(pod['spec']['containers'])}",
         "restarts": sum(item["restartCount"] for item in containers),
-        "reason": "; ".join(sorted({reason for item in containers if (reason := _why(item))})),
+        "reason": "; ".join(sorted({reason for item in containers if (reason := _why(item))}))
+        or _why_unscheduled(status),
     }
+
+
+def _why_unscheduled(status: dict[str, Any]) -> str:
+    conditions = status.get("conditions", [])
+    unmet = (c for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False")
+    return next((str(condition.get("reason", "")) for condition in unmet), "")
 
 
 def _why(container: dict[str, Any]) -> str:
@@ -92,6 +110,8 @@ def _why(container: dict[str, Any]) -> str:
 def _failures(cluster: LocalCluster, pod: dict[str, Any]) -> list[dict[str, Any]]:
     """Containers that wait after an error, or ended with one."""
     metadata, status = pod["metadata"], pod.get("status", {})
+    if "deletionTimestamp" in metadata:
+        return []  # it ends because it was told to
     entries = []
     for item in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
         ended = item["state"].get("terminated", {})
