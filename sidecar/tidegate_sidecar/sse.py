@@ -138,7 +138,7 @@ def split_events(stream: bytes) -> list[bytes]:
 def event_data(event: bytes) -> bytes:
     """The ``data`` of one event, its lines joined as the format says."""
     event = event.rstrip(b"\r\n")
-    if event.startswith(b"data: ") and b"\n" not in event and b"\r" not in event:
+    if event.startswith(b"data: ") and event.find(b"\n") < 0 and event.find(b"\r") < 0:
         return event[6:]  # one line, as engines write it
     lines = [line for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
