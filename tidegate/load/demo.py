@@ -49,10 +49,10 @@ class DemoSizes:
 
     a_requests: int = 2_000
     b_requests: int = 5
-    b_start_seconds: float = 3.0
+    b_start_seconds: float = 5.0
     """Late enough that A's connections are open: B should wait for scheduling, not for accept."""
     prompt_tokens: int = 128
-    output_tokens: int = 16
+    output_tokens: int = 32
 
 
 @dataclass(frozen=True, slots=True)
