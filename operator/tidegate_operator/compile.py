@@ -10,7 +10,9 @@ present second, above anything that one change a second could have reached.
 **Last good rows.** A Tenant without a usable claim keeps the row that this pool last served it
 with, as long as nothing in it was taken away: its tier must still be served here and allow the
 namespace, its weight is cut to what the tier allows now, ``stop`` and keys are the present ones.
-A pool whose tiers cannot be combined (reservations above 100%) keeps the tiers it had.
+A pool whose tiers cannot be combined (reservations above 100%) keeps the tiers it had. A pool that
+cannot be compiled at all keeps what it served last, less what was taken away since
+(:func:`withdraw`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_args import engine_limits
 from tidegate_operator.findings import Fault, Finding, verdicts
 from tidegate_operator.judge import Judgement, TenantVerdict
-from tidegate_operator.shards import Previous
+from tidegate_operator.shards import Previous, TooManyTenants, cut
 from tidegate_operator.tier_policy import combine_tiers
 
 
@@ -48,11 +50,8 @@ class CompiledPool:
     keys: KeySet | None
     faults: tuple[Fault, ...]
     findings: tuple[Finding, ...]
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the pool's own spec takes effect."""
-        return not any(fault.type is ConditionType.ACCEPTED for fault in self.faults)
+    documents: tuple[tuple[str, str], ...] = ()
+    """Policy and keys cut into shards."""
 
     @property
     def tier_names(self) -> tuple[str, ...]:
@@ -118,11 +117,53 @@ def compile_pool(
         ),
     )
     generation = _generation(policy, keys, previous, seen_generation, now_seconds)
+    try:
+        return _compiled(policy, keys, generation, faults)
+    except TooManyTenants as error:
+        text = f"{error}; spread them over more pools"
+        faults.append(Fault(ConditionType.ACCEPTED, Reason.INVALID, text))
+        return withdraw(previous, judgement, faults, seen_generation, now_seconds)
+
+
+def withdraw(
+    previous: Previous,
+    judgement: Judgement,
+    faults: Sequence[Fault],
+    seen_generation: int,
+    now_seconds: float,
+) -> CompiledPool:
+    """What the pool served last less what was taken away, where its present spec cannot be used."""
+    policy, keys = previous.policy, previous.keys
+    if policy is None or keys is None:
+        return CompiledPool(None, None, tuple(faults), _findings(faults, 0, 0))
+    tiers = {tier.name for tier in policy.tiers}
+    verdicts_of = {row.name: judgement.tenants.get(row.name) for row in policy.tenants}
+    rows = {
+        name: _last_good_row(verdict, tiers, judgement, previous)
+        for name, verdict in verdicts_of.items()
+        if verdict is not None
+    }
+    granted = {
+        digest: name
+        for digest, name in keys.keys.items()
+        if rows.get(name) and digest in judgement.tenants[name].digests
+    }
+    policy = replace(policy, tenants=tuple(row for row in rows.values() if row))
+    keys = replace(keys, keys=granted)
+    generation = _generation(policy, keys, previous, seen_generation, now_seconds)
+    return _compiled(policy, keys, generation, faults)
+
+
+def _compiled(
+    policy: Policy, keys: KeySet, generation: int, faults: Sequence[Fault]
+) -> CompiledPool:
+    policy, keys = replace(policy, generation=generation), replace(keys, generation=generation)
     return CompiledPool(
-        replace(policy, generation=generation),
-        replace(keys, generation=generation),
+        policy,
+        keys,
         tuple(faults),
-        _findings(faults, len(tiers), len(tenants)),
+        _findings(faults, len(policy.tiers), len(policy.tenants)),
+        tuple(cut(policy, keys)),
     )
 
 
@@ -158,6 +199,13 @@ def _row(
             return None
         stop = tenant.stop or Stop.NONE
         return TenantPolicy(tenant.name, tenant.claim.tier, tenant.claim.weight, stop)
+    return _last_good_row(tenant, tiers, judgement, previous)
+
+
+def _last_good_row(
+    tenant: TenantVerdict, tiers: set[str], judgement: Judgement, previous: Previous
+) -> TenantPolicy | None:
+    """The row that this pool last served the tenant with, less what was taken away since."""
     last = previous.rows.get(tenant.name)
     if last is None or last.tier not in tiers:
         return None

@@ -24,10 +24,10 @@ from tidegate.scheduling.contracts import Bundle, dumps
 from tidegate_operator import names
 from tidegate_operator.api.common import parse
 from tidegate_operator.api.conditions import ConditionType, Reason
-from tidegate_operator.api.serving_pool import ServingPool
+from tidegate_operator.api.serving_pool import PoolIdentity, ServingPool
 from tidegate_operator.apply import in_sync
-from tidegate_operator.compile import CompiledPool, compile_pool
-from tidegate_operator.findings import Fault, Finding, joined, verdicts
+from tidegate_operator.compile import CompiledPool, compile_pool, withdraw
+from tidegate_operator.findings import Fault, Finding, joined
 from tidegate_operator.kube import (
     POD_DISRUPTION_BUDGET,
     SECRET,
@@ -45,7 +45,7 @@ from tidegate_operator.metrics import Metrics
 from tidegate_operator.render import admin_token_secret, policy_secrets, render_children
 from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
 from tidegate_operator.settings import Settings
-from tidegate_operator.shards import TooManyTenants, cut, read
+from tidegate_operator.shards import read
 from tidegate_operator.sidecars import Delivery
 from tidegate_operator.world import Key, World
 
@@ -84,7 +84,7 @@ class PoolState:
 class _Run:
     """One reconcile of one pool."""
 
-    pool: ServingPool
+    pool: PoolIdentity
     faults: list[Fault] = field(default_factory=list)
 
 
@@ -107,17 +107,43 @@ class Reconciler:
         pool = parse(ServingPool, obj)
         if not isinstance(pool, ServingPool):
             fault = Fault(ConditionType.ACCEPTED, Reason.INVALID, joined(map(str, pool)))
-            findings = verdicts([fault], "", "All references were found")
-            return PoolState(key, generation, None, None, faults=(fault,), findings=findings)
+            return await self._withdraw(key, obj, fault, seen_generation)
         return await self._apply(key, generation, pool, seen_generation)
+
+    async def _withdraw(self, key: Key, obj: Json, fault: Fault, seen_generation: int) -> PoolState:
+        """A pool that cannot be read goes on as it was, without what was revoked."""
+        pool = parse(PoolIdentity, obj)
+        assert isinstance(pool, PoolIdentity)
+        run = _Run(pool)
+        shards = await self._shards(pool)
+        previous, judgement = read(shards.values()), self._world.judgement
+        compiled = withdraw(previous, judgement, [fault], seen_generation, time.time())
+        delivery = None
+        if compiled.policy is not None:
+            token = await self._admin_token(run)
+            delivery = await self._write_policy(run, compiled, shards, token)
+        return PoolState(
+            key,
+            pool.metadata.generation,
+            None,
+            compiled,
+            delivery=delivery,
+            faults=(*compiled.faults, *run.faults),
+            findings=compiled.findings,
+        )
+
+    async def _shards(self, pool: PoolIdentity) -> dict[str, Json]:
+        """The pool's own policy Secrets by name."""
+        selector = f"{names.POOL_LABEL}={pool.metadata.name}"
+        own = await self._kube.list(SECRET, pool.metadata.namespace, selector)
+        return {s["metadata"]["name"]: s for s in own if _is_policy(s, pool)}
 
     async def _apply(
         self, key: Key, generation: int, pool: ServingPool, seen_generation: int
     ) -> PoolState:
         namespace, name = key
         run = _Run(pool)
-        own_secrets = await self._kube.list(SECRET, namespace, f"{names.POOL_LABEL}={name}")
-        shards = {s["metadata"]["name"]: s for s in own_secrets if _is_policy(s, pool)}
+        shards = await self._shards(pool)
         compiled = compile_pool(
             pool,
             self._world.judgement,
@@ -218,12 +244,7 @@ class Reconciler:
         policy, keys = compiled.policy, compiled.keys
         assert policy is not None
         assert keys is not None
-        try:
-            desired = policy_secrets(run.pool, cut(policy, keys))
-        except TooManyTenants as error:
-            text = f"{error}; spread them over more pools"
-            run.faults.append(Fault(ConditionType.ACCEPTED, Reason.INVALID, text))
-            return None
+        desired = policy_secrets(run.pool, compiled.documents)
         for index, secret in enumerate(desired):
             name = secret["metadata"]["name"]
             old = live.get(name)
@@ -240,7 +261,7 @@ class Reconciler:
         return Delivery(policy.generation, dumps(Bundle(policy, keys)).encode(), token)
 
 
-def _is_policy(secret: Json, pool: ServingPool) -> bool:
+def _is_policy(secret: Json, pool: PoolIdentity) -> bool:
     metadata = secret["metadata"]
     owners = metadata.get("ownerReferences") or ()
     return metadata["labels"].get(names.COMPONENT_LABEL) == names.POLICY and any(

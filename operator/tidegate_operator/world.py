@@ -129,7 +129,11 @@ class World:
                     name: obj["metadata"].get("labels") or {}
                     for (_, name), obj in self._objects[NAMESPACE].items()
                 },
-                {key: obj.get("data") or {} for key, obj in self._objects[SECRET].items()},
+                {
+                    key: obj.get("data") or {}
+                    for key, obj in self._objects[SECRET].items()
+                    if not obj["metadata"].get("deletionTimestamp")
+                },
             )
         return self._judgement
 

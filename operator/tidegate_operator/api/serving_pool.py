@@ -262,13 +262,18 @@ class ServingPoolSpec(ApiModel):
     )
 
 
-class ServingPool(ApiModel):
-    """One model on a set of vLLM engines that many Tenants share: what it serves, for which
-    namespaces, in which tiers, and on how many pods."""
+class PoolIdentity(ApiModel):
+    """What can be read of a ServingPool whatever its spec says: enough to own children."""
 
     api_version: Literal["tidegate.io/v1alpha1"] = "tidegate.io/v1alpha1"
     kind: Literal["ServingPool"] = "ServingPool"
     metadata: ObjectMeta
+
+
+class ServingPool(PoolIdentity):
+    """One model on a set of vLLM engines that many Tenants share: what it serves, for which
+    namespaces, in which tiers, and on how many pods."""
+
     spec: ServingPoolSpec = described("What is served, on what, for whom and in which order.")
     status: ServingPoolStatus = Field(
         default_factory=ServingPoolStatus,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate_operator.api.common import API_VERSION
-from tidegate_operator.api.serving_pool import ServingPool
+from tidegate_operator.api.serving_pool import PoolIdentity
 from tidegate_operator.names import pool_labels
 
 Json = dict[str, Any]
 
 
-def child_metadata(pool: ServingPool, name: str, labels: dict[str, str] | None = None) -> Json:
+def child_metadata(pool: PoolIdentity, name: str, labels: dict[str, str] | None = None) -> Json:
     """Metadata of a child: garbage collected with the pool, which needs no finalizer for that."""
     return {
         "name": name,

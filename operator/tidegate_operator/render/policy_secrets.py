@@ -9,7 +9,7 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from tidegate_operator.api.serving_pool import ServingPool
+from tidegate_operator.api.serving_pool import PoolIdentity
 from tidegate_operator.names import (
     ADMIN,
     COMPONENT_LABEL,
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 ADMIN_TOKEN_FILE = "token"
 
 
-def policy_secrets(pool: ServingPool, documents: Sequence[tuple[str, str]]) -> list[Json]:
+def policy_secrets(pool: PoolIdentity, documents: Sequence[tuple[str, str]]) -> list[Json]:
     """One Secret per shard, in order."""
     return [
         {
@@ -39,7 +39,7 @@ def policy_secrets(pool: ServingPool, documents: Sequence[tuple[str, str]]) -> l
     ]
 
 
-def admin_token_secret(pool: ServingPool, token: str) -> Json:
+def admin_token_secret(pool: PoolIdentity, token: str) -> Json:
     """The token that the sidecars' admin port asks for; made once and then kept."""
     return {
         "metadata": child_metadata(

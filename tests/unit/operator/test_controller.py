@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import time
 from collections.abc import Callable
 from typing import Any
 
-from support.custom_resources import pool, tenant, tier
+import pytest
+from support.custom_resources import digest, pool, tenant, tier
+from tidegate_operator import shards
 from tidegate_operator.controller import JUDGING, Controller
 from tidegate_operator.kube import (
     NAMESPACE,
@@ -90,6 +93,10 @@ class Server:
     def keys(self) -> str:
         shard = self.objects.get((SECRET, "acme", "chat-policy-0"))
         return str(shard["data"]["keys.json"]) if shard else ""
+
+
+def decoded_keys(server: Server) -> str:
+    return base64.b64decode(server.keys()).decode()
 
 
 def served() -> Server:
@@ -193,3 +200,56 @@ async def test_a_status_that_another_wrote_over_is_put_right_at_the_next_resync(
         assert {key: set(server.objects[key]["status"]) for key in keys} == {
             key: set(status) for key, status in before.items()
         }
+
+
+async def test_a_pool_that_cannot_be_read_serves_no_revoked_key() -> None:
+    """As after going back to an operator that does not know a field's value."""
+    server = served()
+    server.put(TENANT, tenant("b"))
+    running = controller(server)
+    async with running:
+        await within(10, server.keys, "the policy is written")
+        odd = pool(schedulingMode="FromTheFuture")
+        odd["metadata"]["generation"] = 2
+        server.put(SERVING_POOL, odd)
+        running.on_event(SERVING_POOL, "MODIFIED", odd)
+
+        def told() -> Any:
+            conditions = (server.objects[SERVING_POOL, "acme", "chat"].get("status") or {}).get(
+                "conditions", ()
+            )
+            return [c for c in conditions if c["reason"] == "Invalid"]
+
+        await within(10, told, "the pool says what is wrong")
+        before = server.keys()
+        revoke(server, running)
+        await within(5, lambda: server.keys() != before, "the revoked key is gone")
+        assert digest("demo-acme-a") not in decoded_keys(server)
+        assert digest("demo-acme-b") in decoded_keys(server)
+        assert running.state(TENANT, ("acme", "b"), tenant("b"))["pools"] == ["acme/chat"]  # type: ignore[index]
+
+
+async def test_a_pool_of_too_many_tenants_serves_no_revoked_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = served()
+    server.put(TENANT, tenant("b"))
+    running = controller(server)
+    async with running:
+        await within(10, server.keys, "the policy is written")
+        monkeypatch.setattr(shards, "SHARDS", 1)
+        monkeypatch.setattr(shards, "SHARD_BYTES", 2_000)
+        for number in range(30):
+            server.put(TENANT, tenant(f"more-{number}"))
+        before = server.keys()
+        revoke(server, running)
+        await within(5, lambda: server.keys() != before, "the revoked key is gone")
+        assert digest("demo-acme-a") not in decoded_keys(server)
+        assert digest("demo-acme-b") in decoded_keys(server)
+
+        def refused() -> Any:
+            conditions = server.objects[SERVING_POOL, "acme", "chat"]["status"]["conditions"]
+            return [c for c in conditions if c["type"] == "Accepted" and c["status"] == "False"]
+
+        (found,) = await within(10, refused, "the pool says so")
+        assert "spread them over more pools" in found["message"]

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from support.custom_resources import tenant, tier
+from support.custom_resources import key_secret, tenant, tier
 from tidegate_operator import world as world_module
 from tidegate_operator.kube import NAMESPACE, SECRET, TENANT, TENANT_TIER, Forbidden, Json, Kind
 from tidegate_operator.world import World
@@ -109,3 +109,19 @@ async def test_rights_in_no_namespace_are_an_error_that_keeps_the_mark(lister: L
     lister.objects[SECRET] = [{"metadata": secret}]
     await world.refresh()
     assert ("a", "s") in world.objects(SECRET)
+
+
+async def test_a_secret_that_is_being_deleted_gives_no_key_any_more(lister: Lister) -> None:
+    """One that a finalizer holds."""
+    key = {"name": "main", "secretRef": {"name": "keys", "key": "k"}}
+    lister.objects[TENANT] = [tenant("x", "t0", namespace="a", apiKeys=[key])]
+    secret = key_secret("keys", {"k": "k" * 43}, namespace="a")
+    secret["metadata"] |= {"uid": "s", "resourceVersion": "1"}
+    lister.objects[SECRET] = [secret]
+    world = World(lister, ())  # type: ignore[arg-type]
+    await world.refresh()
+    assert world.judgement.tenants["a/x"].digests
+    secret["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.mark(SECRET)
+    await world.refresh()
+    assert world.judgement.tenants["a/x"].digests == ()
