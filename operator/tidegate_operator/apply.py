@@ -16,7 +16,7 @@ import json
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from tidegate_operator.kube import FIELD_MANAGER, Json, Kind, Kube
+from tidegate_operator.kube import FIELD_MANAGER, Json
 
 _UNITS = {
     "m": Decimal("0.001"),
@@ -34,13 +34,6 @@ _UNITS = {
     "Ei": Decimal(2**60),
 }
 _IDENTITY = ("apiVersion", "kind")
-
-
-async def apply_child(kube: Kube, kind: Kind, desired: Json, live: Json | None) -> Json:
-    """Apply where the live object differs; the object as it is now."""
-    if live is not None and in_sync(desired, live):
-        return live
-    return await kube.apply(kind, desired)
 
 
 def in_sync(desired: Json, live: Json) -> bool:

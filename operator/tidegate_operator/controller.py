@@ -21,7 +21,7 @@ from typing import Self
 import aiohttp
 
 from tidegate_operator import names
-from tidegate_operator.figures import PoolFigures, pool_figures, pool_status
+from tidegate_operator.figures import pool_status
 from tidegate_operator.judge import Judgement
 from tidegate_operator.kube import (
     POD_DISRUPTION_BUDGET,
@@ -38,12 +38,12 @@ from tidegate_operator.kube import (
     KubeError,
 )
 from tidegate_operator.metrics import Metrics
+from tidegate_operator.pool_runtime import PoolRuntime
 from tidegate_operator.pool_state import PodState, pod_state
-from tidegate_operator.reconcile import PoolState, Reconciler, WaitForCollection
+from tidegate_operator.reconcile import Reconciler, WaitForCollection
 from tidegate_operator.settings import Settings
 from tidegate_operator.sidecars import REQUEST_TIMEOUT, SidecarLink
 from tidegate_operator.status import (
-    Delivered,
     pool_state_status,
     tenant_figures,
     tenant_state_status,
@@ -56,35 +56,12 @@ from tidegate_operator.world import JUDGED, SELECTORS, Key, World
 
 log = logging.getLogger(__name__)
 
-LINK_RESTART_SECONDS = 5.0
 FIRST_LOOK_SECONDS = 60.0
 JUDGING: Key = ("", "")
 JUDGING_BACK_OFF_SECONDS = 2.0
 """At most: what is revoked waits for it, in all pools."""
 CHILDREN = (STATEFUL_SET, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET, SECRET)
 """Kinds of children whose events bring their pool to be looked at."""
-
-
-class _PoolRuntime:
-    """What lives as long as a pool does."""
-
-    def __init__(self, link: SidecarLink) -> None:
-        self.link = link
-        self.task: asyncio.Task[None] | None = None
-        self.state: PoolState | None = None
-        self.figures: PoolFigures | None = None
-        self.seen_generation = 0
-        self.tiers: frozenset[str] = frozenset()
-        self.tenants: frozenset[str] = frozenset()
-
-    def serve(self, state: PoolState | None) -> tuple[frozenset[str], frozenset[str]]:
-        """Take the new state; the tiers and tenants that began or ceased to be served."""
-        compiled = state.compiled if state else None
-        tiers = frozenset(compiled.tier_names if compiled else ())
-        tenants = frozenset(compiled.tenant_names if compiled else ())
-        changed = tiers ^ self.tiers, tenants ^ self.tenants
-        self.state, self.tiers, self.tenants = state, tiers, tenants
-        return changed
 
 
 class Controller:
@@ -109,7 +86,7 @@ class Controller:
                 TENANT: settings.tenant_figures_seconds,
             },
         )
-        self._pools: dict[Key, _PoolRuntime] = {}
+        self._pools: dict[Key, PoolRuntime] = {}
         self._seen: dict[tuple[Kind, str], tuple[object, ...]] = {}
         self._judged: Judgement | None = None
         self._look_at_all = True
@@ -138,7 +115,7 @@ class Controller:
         trace: TracebackType | None,
     ) -> None:
         self._queue.close()
-        tasks = self._tasks + [r.task for r in self._pools.values() if r.task]
+        tasks = self._tasks + [runtime.task for runtime in self._pools.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -279,8 +256,7 @@ class Controller:
         self._queue.forget(key)
         self._writer.forget(SERVING_POOL, key)
         if runtime := self._pools.pop(key, None):
-            if runtime.task:
-                runtime.task.cancel()
+            runtime.task.cancel()
             self._mark_served(*runtime.serve(None))
 
     def _mark_served(self, tiers: Iterable[str], tenants: Iterable[str]) -> None:
@@ -291,15 +267,11 @@ class Controller:
             namespace, _, short = name.partition("/")
             self._writer.mark(TENANT, (namespace, short))
 
-    def _new_runtime(self, key: Key) -> _PoolRuntime:
+    def _new_runtime(self, key: Key) -> PoolRuntime:
         assert self._session is not None
 
         def changed() -> None:
-            sidecars = runtime.link.sidecars.values()
-            if self._waited or all(s.readings for s in sidecars if s.pod.ready):
-                runtime.figures = pool_figures(
-                    runtime.link.readings(), self._settings.figures_window_seconds
-                )
+            runtime.measure(self._settings.figures_window_seconds, partly=self._waited)
             self._writer.mark(SERVING_POOL, key)
 
         def outdated(generation: int) -> None:
@@ -307,7 +279,7 @@ class Controller:
                 runtime.seen_generation = generation
                 self._queue.put(key, now=True)
 
-        runtime = _PoolRuntime(
+        runtime = PoolRuntime(
             SidecarLink(
                 "/".join(key),
                 self._session,
@@ -318,7 +290,6 @@ class Controller:
                 outdated=outdated,
             )
         )
-        runtime.task = asyncio.create_task(_kept_running(runtime.link))
         return runtime
 
     def _pods(self, key: Key) -> list[PodState]:
@@ -386,20 +357,11 @@ class Controller:
         runtime = self._pools.get(key)
         if runtime is None or runtime.state is None:
             return None
-        link = runtime.link
-        behind = link.behind
-        since = link.pending_since
-        delivered = Delivered(
-            ready=sum(s.pod.ready for s in link.sidecars.values()),
-            behind=tuple(s.pod.name for s in behind),
-            refusals=tuple(f"pod {s.pod.name}: {s.refusal}" for s in behind if s.refusal),
-            pending_seconds=time.monotonic() - since if since is not None else 0.0,
-        )
         return pool_state_status(
             old,
             runtime.state,
             self._pods(key),
-            delivered,
+            runtime.delivered(),
             self._settings.sidecar_image,
             time.time(),
         )
@@ -411,13 +373,3 @@ def _has_keys(metadata: Json) -> bool:
 
 def _shown(key: Key) -> str:
     return "tiers and tenants" if key == JUDGING else "pool " + "/".join(key)
-
-
-async def _kept_running(link: SidecarLink) -> None:
-    """A link's loop that fails is logged and begun anew: no pool is silently left alone."""
-    while True:
-        try:
-            await link.run()
-        except Exception:
-            log.exception("the link to the sidecars of pool %s failed", link.pool)
-        await asyncio.sleep(LINK_RESTART_SECONDS)

@@ -148,8 +148,10 @@ class SidecarLink:
                         await self._wake.wait()
                 self._wake.clear()
         finally:
-            for sidecar in self.sidecars.values():
-                sidecar.leave()
+            visits = [s.visit for s in self.sidecars.values() if s.visit]
+            for visit in visits:
+                visit.cancel()
+            await asyncio.gather(*visits, return_exceptions=True)
 
     def _round(self) -> None:
         """Begin the visits that are due, and tell what those that ended brought."""

@@ -1,0 +1,66 @@
+"""What the controller keeps of a pool for as long as the pool exists."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from tidegate_operator.figures import PoolFigures, pool_figures
+from tidegate_operator.reconcile import PoolState
+from tidegate_operator.sidecars import SidecarLink
+from tidegate_operator.status import Delivered
+
+log = logging.getLogger(__name__)
+
+LINK_RESTART_SECONDS = 5.0
+
+
+class PoolRuntime:
+    """The link to a pool's sidecars, kept running, and what is known of the pool."""
+
+    def __init__(self, link: SidecarLink) -> None:
+        self.link = link
+        self.state: PoolState | None = None
+        """Of the last reconcile."""
+        self.figures: PoolFigures | None = None
+        """Unset: its sidecars were not read yet."""
+        self.seen_generation = 0
+        """The highest that a sidecar reported and that was not delivered."""
+        self.tiers: frozenset[str] = frozenset()
+        self.tenants: frozenset[str] = frozenset()
+        self.task = asyncio.create_task(self._run())
+
+    def serve(self, state: PoolState | None) -> tuple[frozenset[str], frozenset[str]]:
+        """Take the new state; the tiers and tenants that began or ceased to be served."""
+        compiled = state.compiled if state else None
+        tiers = frozenset(compiled.tier_names if compiled else ())
+        tenants = frozenset(compiled.tenant_names if compiled else ())
+        changed = tiers ^ self.tiers, tenants ^ self.tenants
+        self.state, self.tiers, self.tenants = state, tiers, tenants
+        return changed
+
+    def measure(self, window_seconds: float, *, partly: bool) -> None:
+        """Take new figures, unless a ready sidecar was not read yet and ``partly`` is not set."""
+        sidecars = self.link.sidecars.values()
+        if partly or all(s.readings for s in sidecars if s.pod.ready):
+            self.figures = pool_figures(self.link.readings(), window_seconds)
+
+    def delivered(self) -> Delivered:
+        """How far the newest policy got."""
+        behind, since = self.link.behind, self.link.pending_since
+        return Delivered(
+            ready=sum(s.pod.ready for s in self.link.sidecars.values()),
+            behind=tuple(s.pod.name for s in behind),
+            refusals=tuple(f"pod {s.pod.name}: {s.refusal}" for s in behind if s.refusal),
+            pending_seconds=time.monotonic() - since if since is not None else 0.0,
+        )
+
+    async def _run(self) -> None:
+        """A link whose loop fails is logged and begun anew: no pool is silently left alone."""
+        while True:
+            try:
+                await self.link.run()
+            except Exception:
+                log.exception("the link to the sidecars of pool %s failed", self.link.pool)
+            await asyncio.sleep(LINK_RESTART_SECONDS)
