@@ -9,6 +9,8 @@ import signal
 import sys
 from datetime import UTC, datetime
 
+from kubernetes.aio.config import ConfigException
+
 from tidegate_operator.process import run
 from tidegate_operator.settings import Settings, parse_settings
 
@@ -51,7 +53,11 @@ def main() -> int:
     """Run the operator; its exit code."""
     settings = parse_settings(sys.argv[1:])
     configure_logging(settings.log_level)
-    return asyncio.run(_run(settings))
+    try:
+        return asyncio.run(_run(settings))
+    except ConfigException as error:
+        logging.getLogger(__name__).error("no credentials for the API server: %s", error)
+        return 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Lists are separated by commas. A value that cannot be read ends the program with
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,7 @@ class Settings:
     tenant_figures_seconds: float = _setting("Between figures of one tenant.", 300.0, low=0.1)
     status_writes_per_second: float = _setting("Of the whole operator.", 10.0, low=0.1)
     http_host: str = _setting("Address of /healthz, /readyz and /metrics.", "0.0.0.0")
-    http_port: int = _setting("Its port; 0: any free one.", 8080, low=0)
+    http_port: int = _setting("Its port; 0: any free one.", 8080, low=0, high=65535)
     kubeconfig: str = _setting("File of credentials; empty: in-cluster, else the usual.", "")
     log_level: str = _setting("DEBUG, INFO, WARNING or ERROR.", "INFO")
 
@@ -65,10 +66,18 @@ class Settings:
             low = spec.metadata.get("low")
             if low is not None and getattr(self, spec.name) < low:
                 raise ValueError(f"{_flag(spec)} must be at least {low}")
+            high = spec.metadata.get("high")
+            if high is not None and getattr(self, spec.name) > high:
+                raise ValueError(f"{_flag(spec)} must be at most {high}")
         if self.lease_renew_deadline_seconds >= self.lease_duration_seconds:
             raise ValueError(
                 "--lease-renew-deadline-seconds must be below --lease-duration-seconds, "
                 "so that a holder stops before another starts"
+            )
+        if 2 * self.lease_retry_seconds > self.lease_renew_deadline_seconds:
+            raise ValueError(
+                "--lease-retry-seconds must be at most half of --lease-renew-deadline-seconds, "
+                "so that one failed attempt loses nothing"
             )
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ValueError("--log-level must be DEBUG, INFO, WARNING or ERROR")
@@ -118,5 +127,8 @@ def _parsed(kind: str, text: str) -> Any:
     if kind == "int":
         return int(text)
     if kind == "float":
-        return float(text)
+        number = float(text)
+        if not math.isfinite(number):
+            raise ValueError(f"expected a number, got {text!r}")
+        return number
     return tuple(part.strip() for part in text.split(",") if part.strip())
