@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,8 @@ from tidegate.local_cluster.preflight import missing_for_cluster
 from tidegate.local_cluster.status import cluster_status
 
 _console = Console(stderr=True, highlight=False)
+_PARTS = {"operator": "kopf", "sidecar": "httptools", "simulator": "matplotlib"}
+"""Extras that a cluster with Tidegate on it needs, and a module by which each is known."""
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -64,6 +67,7 @@ def up(
             return
         options = _kubelet_options(images, volume_refresh)
         if not bare:
+            _check_parts()
             find_source()
         cluster = LocalCluster(name, _binaries(), cache_directory())
         with cluster.locked(), _removed_when_interrupted(cluster):
@@ -166,6 +170,16 @@ def run_kubectl(context: typer.Context) -> None:
     with told():
         cluster = existing_cluster(name)
     _become_kubectl(cluster, arguments)
+
+
+def _check_parts() -> None:
+    """The pods run as processes of this interpreter: what their images hold must be installed."""
+    missing = [extra for extra, module in _PARTS.items() if find_spec(module) is None]
+    if missing:
+        raise CommandError(
+            "tidegate up runs the operator, sidecars and fake engines from this installation: "
+            f"pip install 'tidegate[{','.join(missing)}]', or use --bare"
+        )
 
 
 def _binaries() -> Binaries:

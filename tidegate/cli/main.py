@@ -50,7 +50,10 @@ COMMANDS: dict[str, CommandSource] = {
         "tidegate.cli.load", "load", "Send a scenario's requests and report.", "simulator"
     ),
     "demo": CommandSource(
-        "tidegate.cli.demo", "demo", "A noisy neighbour, with and without Tidegate.", "simulator"
+        "tidegate.cli.demo",
+        "demo",
+        "A noisy neighbour, with and without Tidegate.",
+        "simulator,local-cluster",
     ),
     "serve": CommandSource(
         "tidegate.cli.serve", "serve", "The sidecar alone, before any engine.", "sidecar"

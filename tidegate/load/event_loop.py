@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 def run_fast(main: Coroutine[None, None, T]) -> T:
     """``asyncio.run`` on the faster loop."""
-    if sys.platform == "linux":
+    if sys.platform != "win32":
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,4 +1,4 @@
-"""Puts Tidegate onto a cluster as a user would: with kubectl, from the checkout's folders.
+"""Puts Tidegate onto a cluster as a user would: with kubectl, from folders of manifests.
 
 In this order, since each needs the one before: `crds/` (until Established), `manifests/` (the
 operator, with its own account and rights), `examples/quickstart/` (tiers, tenants, pools), then a
@@ -43,20 +43,16 @@ class Source:
 
 
 def find_source() -> Source:
-    """The checkout that this package runs from. Raises LocalClusterError where there is none."""
-    root = Path(__file__).resolve().parents[2]
-    source = Source(root)
-    missing = [
-        str(folder.relative_to(root))
-        for folder in (source.crds, source.manifests, source.quickstart)
-        if not (folder / "kustomization.yaml").exists()
-    ]
-    if missing:
-        raise LocalClusterError(
-            f"{root} has no kustomization in {', '.join(missing)}: run `tidegate up` from a "
-            "checkout of Tidegate, or `tidegate up --bare` for an empty cluster"
-        )
-    return source
+    """The checkout that this package runs from, else what was installed beside the package."""
+    beside = Path(__file__).resolve().parents[2]
+    for source in (Source(beside), Source(beside / "tidegate_deploy")):
+        folders = (source.crds, source.manifests, source.quickstart)
+        if all((folder / "kustomization.yaml").exists() for folder in folders):
+            return source
+    raise LocalClusterError(
+        f"{beside} holds neither a checkout of Tidegate nor tidegate_deploy/: install the package "
+        "again, or use `tidegate up --bare` for an empty cluster"
+    )
 
 
 def deploy(
