@@ -186,14 +186,14 @@ class Reconciler:
     ) -> Json | None:
         """Apply one child where it differs; None where that was refused (and noted)."""
         metadata = desired["metadata"]
-        if live is None:
-            live = await self._kube.get(kind, metadata["name"], metadata["namespace"])
-        if live is not None:
-            if not self._owns(run, kind, live):
-                return None
-            if in_sync(desired, live):
-                return live
         try:
+            if live is None:
+                live = await self._kube.get(kind, metadata["name"], metadata["namespace"])
+            if live is not None:
+                if not self._owns(run, kind, live):
+                    return None
+                if in_sync(desired, live):
+                    return live
             applied = await self._kube.apply(kind, desired)
         except (Invalid, Forbidden) as error:
             text = f"{kind.name} {metadata['name']} was refused: {error}"

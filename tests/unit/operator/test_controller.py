@@ -18,8 +18,10 @@ from tidegate_operator.kube import (
     SECRET,
     SERVICE,
     SERVING_POOL,
+    STATEFUL_SET,
     TENANT,
     TENANT_TIER,
+    Forbidden,
     Invalid,
     Json,
     Kind,
@@ -35,6 +37,7 @@ class Server:
     def __init__(self, *objects: tuple[Kind, Json]) -> None:
         self.objects: dict[tuple[Kind, str, str], Json] = {}
         self.refused: set[Kind] = set()
+        self.forbidden: set[Kind] = set()
         self.away = False
         for kind, obj in objects:
             self.put(kind, obj)
@@ -67,6 +70,8 @@ class Server:
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Json | None:
         await self._step()
+        if kind in self.forbidden:
+            raise Forbidden(f"get {kind.plural}: 403")
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def apply(self, kind: Kind, body: Json) -> Json:
@@ -253,3 +258,17 @@ async def test_a_pool_of_too_many_tenants_serves_no_revoked_key(
 
         (found,) = await within(10, refused, "the pool says so")
         assert "spread them over more pools" in found["message"]
+
+
+async def test_a_right_that_is_missing_is_said_by_the_pool_and_stops_nothing_else() -> None:
+    server = served()
+    server.forbidden.add(SERVICE)
+    async with controller(server):
+
+        def said() -> Any:
+            status = server.objects[SERVING_POOL, "acme", "chat"].get("status") or {}
+            found = [c for c in status.get("conditions", ()) if c["reason"] == "ApplyFailed"]
+            return found and found[0]["message"]
+
+        assert "Service chat was refused: get services: 403" in await within(10, said, "it says so")
+        assert (STATEFUL_SET, "acme", "chat") in server.objects
