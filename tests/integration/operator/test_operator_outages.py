@@ -100,7 +100,7 @@ async def test_an_api_server_that_was_away_and_a_tenant_deleted_unseen(
 async def test_rights_in_one_namespace_are_enough_for_that_one(
     cluster: OperatorCluster, namespace: str, tmp_path: Path
 ) -> None:
-    """Namespaced mode: a RoleBinding in each namespace, and none in the others."""
+    """Namespaced mode: a RoleBinding in each namespace; one without stops no other."""
 
     async def kubectl(*arguments: str) -> str:
         done = await asyncio.to_thread(cluster.plane.kubectl, *arguments)
@@ -138,7 +138,8 @@ async def test_rights_in_one_namespace_are_enough_for_that_one(
             pool(namespace=namespace, tiers=[{"name": "narrow0"}]),
             pool("outside", namespace="default", tiers=[{"name": "narrow0"}]),
         )
-        async with cluster.operator(namespaces=(namespace,)), cluster.pods(namespace):
+        served = (namespace, "default")
+        async with cluster.operator(namespaces=served), cluster.pods(namespace):
             await cluster.condition_becomes("ServingPool", "chat", namespace, "Ready", "True")
             await cluster.apply(tenant("b", "narrow0", namespace=namespace))
             await cluster.condition_becomes("Tenant", "b", namespace, "Ready", "True")
