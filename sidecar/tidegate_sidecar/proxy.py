@@ -62,6 +62,12 @@ class Proxy:
 
     async def handle(self, request: BaseRequest) -> Answer:
         """One request; returns its answer, or raises when nobody is there to take it."""
+        answer = await self._answer(request)
+        if self._runtime.dispatcher.draining:
+            answer.keep_alive = False  # so that the client's next request goes to another pod
+        return answer
+
+    async def _answer(self, request: BaseRequest) -> Answer:
         stage = _Progressing(secrets.token_hex(12), self._loop.time())
         try:
             return await self._route(request, stage)

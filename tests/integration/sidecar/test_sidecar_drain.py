@@ -25,6 +25,7 @@ from support.sidecar import (
     chat_body,
     keys_document,
     policy_document,
+    raw_head,
     write,
 )
 
@@ -187,3 +188,23 @@ async def _post(client: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
     url += "/v1/chat/completions"
     async with client.post(url, data=body, headers=headers) as response:
         return response.status, await response.read()
+
+
+async def test_a_draining_pod_lets_its_clients_connections_go(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    """A client that kept its connection would send its next request to a pod that ends."""
+    sidecar = await start_sidecar(policy=ONE)
+    engine.script = slow_stream(5, 0.05)
+    body = json.dumps(chat_body(stream=True)).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    writer.write(raw_head(f"Content-Length: {len(body)}") + body)
+    await until(lambda: sidecar.runtime.dispatcher.in_hand == 1)
+    sidecar.runtime.begin_drain()
+    async with sidecar.chat() as response:
+        assert response.status == 503
+        assert response.headers["Connection"] == "close"
+    async with asyncio.timeout(5):
+        until_closed = await reader.read()
+    writer.close()
+    assert DONE in until_closed
