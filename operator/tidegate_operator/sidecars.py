@@ -116,6 +116,9 @@ class SidecarLink:
             if sidecar.pod.ip != pod.ip:
                 sidecar.leave()
                 sidecar = self.sidecars[uid] = Sidecar(pod)
+            if sidecar.pod.ready != pod.ready:
+                # Its process may be another one, which began by files that may be old.
+                sidecar.generation = None
             sidecar.pod = pod
         now = {uid: (s.pod.ip, s.pod.ready) for uid, s in self.sidecars.items()}
         if delivery != self.delivery or now != before:

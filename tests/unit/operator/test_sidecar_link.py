@@ -198,3 +198,15 @@ async def test_a_pod_that_went_is_visited_no_more() -> None:
         await becomes(lambda: session.waiting, "it hangs")
         link.update([], delivery(1))
         await becomes(lambda: len(asyncio.all_tasks()) <= 2, "its visit ended with it")
+
+
+async def test_a_sidecar_that_started_anew_is_told_at_once() -> None:
+    """It began by files that a kubelet renews once a minute; no reading is due for long."""
+    session = Sidecars()
+    async with running(session, scrape_seconds=1000.0) as link:
+        link.update([pod("10.0.0.1")], delivery(2))
+        await becomes(lambda: session.generation.get("10.0.0.1") == 2, "the newest")
+        session.generation["10.0.0.1"] = 1
+        link.update([pod("10.0.0.1", ready=False)], delivery(2))
+        link.update([pod("10.0.0.1")], delivery(2))
+        await becomes(lambda: session.generation["10.0.0.1"] == 2, "the newest again")
