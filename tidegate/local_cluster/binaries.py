@@ -63,7 +63,8 @@ def find_binaries(cache: Path) -> Binaries | None:
             )
         return Binaries(Path(assets).absolute())
     directory = _target(cache)
-    return Binaries(directory) if directory.exists() else None
+    # os.path, since Path.exists raises where a folder above may not be looked into.
+    return Binaries(directory) if os.path.exists(directory) else None
 
 
 def ensure_binaries(

@@ -168,14 +168,18 @@ class ControlPlane:
     def stop(self) -> None:
         """Stops all components, last started first. Clients should have been stopped before."""
         for component in reversed(COMPONENTS):
-            self.stop_component(component)
+            self._end(component, _STOP_GRACE_SECONDS)
+        # Not rewritten one by one: a full disk would keep the rest running.
+        self._records_file.unlink(missing_ok=True)
 
     def stop_component(self, component: str, *, kill: bool = False) -> None:
         """Stops one component (SIGTERM, SIGKILL after 5 s; at once with `kill`). Data is kept."""
-        record = self._records().get(component)
-        if record is not None:
-            record.stop(0.0 if kill else _STOP_GRACE_SECONDS)
-            self._save_record(component, None)
+        self._end(component, 0.0 if kill else _STOP_GRACE_SECONDS)
+        self._save_record(component, None)
+
+    def _end(self, component: str, grace_seconds: float) -> None:
+        if (record := self._records().get(component)) is not None:
+            record.stop(grace_seconds)
         if (child := self._children.pop(component, None)) is not None:
             child.wait()
 

@@ -1,5 +1,6 @@
 """A signal at the worst moment leaves no process that nobody knows of."""
 
+import errno
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from tidegate.local_cluster import binaries, cluster, control_plane
 from tidegate.local_cluster.binaries import Binaries
 from tidegate.local_cluster.cluster import LocalCluster
 from tidegate.local_cluster.control_plane import ETCD, ControlPlane
+from tidegate.local_cluster.errors import LocalClusterError
 from tidegate.local_cluster.processes import spawn_detached, start_ticks, uninterrupted
 
 
@@ -74,6 +76,25 @@ def test_a_component_started_when_the_signal_comes_is_known_and_stopped(
     plane.stop()
     assert etcd.pid is not None
     assert start_ticks(etcd.pid) is None
+
+
+def test_a_full_disk_does_not_keep_a_cluster_from_ending(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    _sleeping(tmp_path / "etcd")
+    plane = ControlPlane(tmp_path / "state", Binaries(tmp_path))
+    plane.prepare()
+    with pytest.raises(LocalClusterError, match="did not become healthy"):
+        plane.start_component(ETCD, timeout_seconds=0.0)
+    (etcd, *_) = plane.states()
+    monkeypatch.setattr(control_plane, "write_json", full)
+    plane.stop()
+    assert etcd.pid is not None
+    assert start_ticks(etcd.pid) is None
+    assert plane.states()[0].pid is None
 
 
 def test_a_kubelet_started_when_the_signal_comes_is_known_and_stopped(
