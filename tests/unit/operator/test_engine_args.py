@@ -1,9 +1,9 @@
 """The two flags that scheduler and engine must agree on."""
 
 import pytest
+from tidegate_operator.engine_args import complete, engine_limits
 
 from tidegate.scheduling.contracts import EngineLimits, Task
-from tidegate_operator.engine_args import complete, engine_limits
 
 
 @pytest.mark.parametrize(
