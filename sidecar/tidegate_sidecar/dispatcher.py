@@ -64,6 +64,7 @@ class Ticket:
         "output_tokens",
         "request",
         "role_event",
+        "sent",
         "step",
         "told_tokens",
         "usage",
@@ -76,6 +77,8 @@ class Ticket:
         self._refusal: ApiError | None = None
         self.request = request
         self.key_sha256 = key_sha256
+        self.sent = False
+        """The engine may have begun to work on it."""
         self.opaque = False
         """Its answer is not streamed."""
         self.empty_engine_readings = 0
@@ -114,6 +117,7 @@ class Ticket:
 
     def requeue(self) -> None:
         """The engine did no work for it: back to its old place."""
+        self.sent = False
         self._dispatcher._requeue(self)
 
     def complete(self, usage: Usage | None) -> None:
@@ -265,7 +269,10 @@ class Dispatcher:
             scheduler.cancel(request.id, now)
         elif state is _State.DISPATCHED:
             gate.ended(request.id, now)
-            if ticket.output_tokens > ticket.told_tokens:
+            # What its client abandons before a token has come is billed its prompt: free, it would
+            # let whoever hangs up in time have the engine to himself.
+            abandoned = ticket.sent and ticket.outcome is Outcome.CLIENT_CLOSED
+            if abandoned or ticket.output_tokens > ticket.told_tokens:
                 self._tell_progress(ticket, now)
             scheduler.finish(request.id, ticket.usage, now)
         self._tally.ended(

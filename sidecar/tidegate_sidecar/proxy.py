@@ -216,6 +216,7 @@ class Proxy:
             await ticket.turn()
             if opaque:
                 runtime.dispatcher.mark_opaque(ticket)
+            ticket.sent = True
             try:
                 return await runtime.engine.post(path, {"X-Request-Id": ticket.request.id}, sent)
             except EngineUnreachable:

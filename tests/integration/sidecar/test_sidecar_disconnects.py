@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from support.fake_engine import until
-from support.faulty_engine import FaultyEngine, chat_chunk
+from support.faulty_engine import FaultyEngine, answer_well, chat_chunk
 from support.faulty_upstream import Connection, event_stream, stall
-from support.sidecar import ALICE, SidecarUnderTest, chat_body, policy_document, raw_head
+from support.sidecar import ALICE, BOB, SidecarUnderTest, chat_body, policy_document, raw_head
 
 from .conftest import StartSidecar
 
@@ -112,6 +112,33 @@ async def test_o1_the_next_in_the_queue_goes(
     first.cancel()
     assert await asyncio.wait_for(second, 5) == 200
     await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_whoever_hangs_up_before_the_first_token_gains_no_share(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    """The engine prefilled for it: billed nothing, a tenant that does so always went first."""
+    fairness = {"unit": "Requests", "quantum": 1}
+    sidecar = await start_sidecar(
+        policy=policy_document(tier={"fairness": fairness}, engine={"max_num_seqs": 1})
+    )
+
+    async def answer_bob(connection: Connection) -> None:
+        request = engine.requests[-1]
+        await (answer_well(request) if request.json()["user"] == BOB else stall)(connection)
+
+    engine.script = answer_bob
+    alices = [asyncio.create_task(_read(sidecar, user=ALICE)) for _ in range(12)]
+    await until(lambda: engine.busy == 1)
+    bobs = [asyncio.create_task(_read(sidecar, tenant=BOB, user=BOB)) for _ in range(3)]
+    await until(lambda: sidecar.runtime.dispatcher.in_hand == 15)
+    for gone, alice in enumerate(alices, start=1):
+        alice.cancel()
+        await until(lambda gone=gone: sidecar.outcomes(ALICE) == {"client_closed": gone})  # type: ignore[misc]
+        await until(lambda: engine.busy == 1 or sidecar.runtime.dispatcher.in_hand == 0)
+    await asyncio.gather(*alices, *bobs, return_exceptions=True)
+    users = [request.json()["user"] for request in engine.requests]
+    assert users[:6].count(BOB) >= 2
 
 
 async def test_o1_while_the_body_is_sent(sidecar: SidecarUnderTest, engine: FaultyEngine) -> None:
