@@ -45,8 +45,10 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(outcome.value)
         self.outcome = outcome
-        self.message = message or DEFAULT_MESSAGES.get(outcome, "The request was refused.")
-        self.param = param
+        self.message = _encodable(
+            message or DEFAULT_MESSAGES.get(outcome, "The request was refused.")
+        )
+        self.param = None if param is None else _encodable(param)
         self.status = status or HTTP_ERRORS[outcome].status
         self.code = code or HTTP_ERRORS[outcome].code
         self.retry_after = retry_after
@@ -81,6 +83,11 @@ class ApiError(Exception):
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return headers
+
+
+def _encodable(text: str) -> str:
+    """What a client's JSON escapes may hold and UTF-8 may not, lone surrogates, become escapes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def malformed(message: str, param: str | None = None) -> ApiError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.outcomes import Outcome
@@ -34,7 +34,8 @@ async def read_body(request: BaseRequest, limit: int, seconds: float) -> bytes:
     if "Expect" in headers:
         if headers["Expect"].lower() != "100-continue":
             raise ApiError(Outcome.MALFORMED, "Only 'Expect: 100-continue' is known.", status=417)
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if request.version >= HttpVersion11:  # an older client would take it for the answer
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content
     if content.is_eof() and content.total_bytes <= limit:
         return content.read_nowait()  # it came with the head: the usual case of a small body
@@ -55,6 +56,8 @@ async def _read_parts(request: BaseRequest, limit: int) -> bytes:
                 raise _too_large(limit)
             parts.append(part)
     except (web.PayloadAccessError, web.RequestPayloadError):
+        request.content.feed_eof()  # else aiohttp reads on, to its own and a logged surprise
+        request.protocol.close()
         raise malformed("The body could not be read: its encoding is broken.") from None
     return b"".join(parts)
 

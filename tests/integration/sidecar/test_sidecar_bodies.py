@@ -124,6 +124,9 @@ async def test_a_body_that_never_comes_is_408(start_sidecar: StartSidecar) -> No
         (b"{}", ("Content-Encoding: br",), {}, 400, None),
         (b"{}", ("Content-Encoding: x-own",), {}, 415, None),
         (b"not gzip", ("Content-Encoding: gzip",), {}, 400, None),
+        (b"not chunked", ("Transfer-Encoding: chunked",), {}, 400, None),
+        (rb'{"\ud800": 1}', (), {}, 400, "\\ud800"),
+        (rb'{"a": {"\ud800": 1, "\ud800": 2}}', (), {}, 400, "\\ud800"),
         (b"", (), {"method": "GET"}, 405, None),
         (b"", (), {"method": "HEAD"}, 405, None),
         (b"", (), {"method": "DELETE", "path": "/v1/models"}, 405, None),
@@ -141,6 +144,7 @@ async def test_r15_what_is_no_request(
     head: dict[str, str],
     status: int,
     param: str | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     answered, headers, answer = await speak(sidecar, body, *lines, **head)
     assert answered == status
@@ -150,6 +154,8 @@ async def test_r15_what_is_no_request(
         assert set(answer["error"]) == {"message", "type", "param", "code"}
         assert answer["error"]["type"] == "invalid_request_error"
         assert answer["error"]["param"] == param
+    assert sum(sidecar.outcomes().values()) <= 1  # what is no HTTP is no request
+    assert not [record for record in caplog.records if record.exc_info]
     if status == 405:
         assert "POST" in headers["allow"] or "GET" in headers["allow"]
     assert not engine.requests
