@@ -7,6 +7,7 @@ Retry-After, an engine that cannot serve 503, anything else 502 without the engi
 
 from __future__ import annotations
 
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import orjson
@@ -39,9 +40,15 @@ def from_answer(status: int, retry_after: str | None, body: bytes) -> ApiError:
 
 
 def _usable(retry_after: str | None) -> str | None:
-    """The upstream's value, a number of seconds or a date, if it is one line of text."""
+    """The upstream's value, if it is one that a client can act on: whole seconds or a date."""
     value = (retry_after or "").strip()
-    return value if value and value.isascii() and value.isprintable() else None
+    if value.isascii() and value.isdecimal() and int(value[:10]) >= 1:
+        return value[:10]
+    try:
+        parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return value
 
 
 def _openai_error(body: bytes) -> dict[str, Any]:
@@ -61,9 +68,9 @@ def _detail(detail: Any) -> str | None:
     """FastAPI's 422: a list of what is wrong where."""
     if isinstance(detail, list):
         parts = [
-            f"{'.'.join(str(place) for place in item.get('loc', ()))}: {item.get('msg', '')}"
+            f"{'.'.join(map(str, item['loc']))}: {item.get('msg', '')}"
             for item in detail
-            if isinstance(item, dict)
+            if isinstance(item, dict) and isinstance(item.get("loc"), list)
         ]
         return "; ".join(parts) or None
     return detail if isinstance(detail, str) else None

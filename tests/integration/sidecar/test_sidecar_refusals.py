@@ -100,6 +100,10 @@ async def test_o7_a_retry_after_it_succeeds(
     [
         (429, "7", "7", "engine_overloaded"),
         (429, None, "1", "engine_overloaded"),
+        (429, "0", "1", "engine_overloaded"),
+        (429, "-5", "1", "engine_overloaded"),
+        (503, "1.5", "1", "no_engine"),
+        (503, "soon", "1", "no_engine"),
         (
             429,
             "Wed, 21 Oct 2026 07:28:00 GMT",
