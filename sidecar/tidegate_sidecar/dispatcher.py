@@ -29,6 +29,7 @@ from tidegate.scheduling.gate import Gate, TokensInFlightGate
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.scheduler import Scheduler
+from tidegate_sidecar.answers import ClientGone
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.tally import Tally
@@ -136,6 +137,8 @@ class Ticket:
     ) -> None:
         if isinstance(error, ApiError):
             self.outcome = error.outcome
+        elif isinstance(error, Exception) and not isinstance(error, ClientGone | ConnectionError):
+            self.outcome = Outcome.ENGINE_FAILED  # a defect of ours, answered with 500
         self._dispatcher._close(self)
 
     def _let_go(self) -> None:

@@ -90,7 +90,7 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserCallbackError):
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._deliver()
             self._fail(EngineBroken("the engine did not answer in HTTP"))
             self.abort()
@@ -111,6 +111,10 @@ class _Connection(asyncio.Protocol):
             self._wake()
 
     # --- httptools
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise EngineBroken("a second answer to one request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")

@@ -67,17 +67,21 @@ class Joiner:
     def answer(self) -> bytes:
         """The joined body, as JSON; :class:`JoinError` when the stream was not a whole one."""
         done = False
-        for event in split_events(b"".join(self._pieces)):
-            data = event_data(event)
-            if data == b"[DONE]":
-                done = True
-            elif data:
-                self._take(data)
+        try:
+            for event in split_events(b"".join(self._pieces)):
+                data = event_data(event)
+                if data == b"[DONE]":
+                    done = True
+                elif data:
+                    self._take(data)
+            choices = [self._choices[index].whole() for index in sorted(self._choices)]
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise JoinError("a chunk has not the shape of one") from None
         if not done:
             raise JoinError("the stream ended before its end")
         answer = dict(self._envelope)
         answer["object"] = "chat.completion" if self._chat else "text_completion"
-        answer["choices"] = [self._choices[index].whole() for index in sorted(self._choices)]
+        answer["choices"] = choices
         answer["usage"] = answer.pop("usage", None)
         return orjson.dumps(answer)
 

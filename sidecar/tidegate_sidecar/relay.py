@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import orjson
 from aiohttp.web_request import BaseRequest
@@ -47,6 +48,8 @@ async def relay_stream(
         nonlocal seen
         if events.events > seen:
             seen = ticket.events_seen(events.events, seen)
+        if events.done and not events.error_seen:
+            ticket.complete(events.usage)  # many clients hang up on it
         return answer.write(passed) if passed else False
 
     broken = False
@@ -111,6 +114,16 @@ async def relay_joined(exchange: Exchange, ticket: Ticket, joiner: Joiner) -> Wh
     return json_answer(answer, ticket.request.id)
 
 
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise ApiError(Outcome.ENGINE_FAILED)
+    return answer
+
+
 async def relay_whole(exchange: Exchange, ticket: Ticket) -> WholeAnswer:
     """Pass a whole answer on; its usage settles the bill."""
     inflater = Inflater(exchange.headers.get("content-encoding"))
@@ -118,13 +131,10 @@ async def relay_whole(exchange: Exchange, ticket: Ticket) -> WholeAnswer:
         body = inflater.feed(await exchange.read_all(MAX_ANSWER_BYTES))
     except (EngineBroken, zlib.error):
         raise ApiError(Outcome.ENGINE_FAILED) from None
-    ticket.complete(None)
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        answer = None
-    if isinstance(answer, dict):
-        ticket.usage = usage_of(answer)
+    if inflater.opaque_encoding:
+        ticket.complete(None)
+    else:
+        ticket.complete(usage_of(_json_object(body)))
     headers = {"x-request-id": ticket.request.id}
     if inflater.opaque_encoding:
         headers["Content-Encoding"] = inflater.opaque_encoding

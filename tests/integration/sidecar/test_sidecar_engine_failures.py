@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 from support.fake_engine import until
-from support.faulty_engine import DONE, FaultyEngine, chat_chunk, event, usage_event
-from support.faulty_upstream import Behaviour, answer, close, event_stream, raw, reset, stall
+from support.faulty_engine import DONE, USAGE, FaultyEngine, chat_chunk, event, usage_event
+from support.faulty_upstream import (
+    Behaviour,
+    Connection,
+    answer,
+    close,
+    event_stream,
+    raw,
+    reset,
+    stall,
+)
 from support.sidecar import ALICE, BOB, SidecarUnderTest, chat_body, policy_document, raw_head
 
 from .conftest import StartSidecar
@@ -124,6 +133,7 @@ async def test_an_error_inside_a_stream_is_passed_on_and_counted(
         (400, {"error": {"message": "too long", "param": "x", "code": "c"}}, 400, "too long"),
         (400, {"message": "old shape", "type": "BadRequestError"}, 400, "old shape"),
         (422, {"detail": [{"loc": ["body", "n"], "msg": "bad"}]}, 400, "body.n: bad"),
+        (422, {"detail": [{"loc": 5}, {"loc": None}]}, 400, None),
         (404, {"error": {"message": "no such model"}}, 404, "no such model"),
         (500, {"error": {"message": "secret trace"}}, 502, None),
         (401, {"error": {"message": "secret"}}, 502, None),
@@ -195,6 +205,62 @@ async def test_no_engine_at_start(start_sidecar: StartSidecar, engine: FaultyEng
     await until(lambda: sidecar.runtime.ready)
     async with sidecar.chat() as response:
         assert response.status == 200
+
+
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+JSON_OF_2 = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00 not HTTP \r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        CHUNKS + b"zz\r\n",
+        JSON_OF_2 + JSON_OF_2,
+    ],
+    ids=["no HTTP", "upgrade", "no JSON", "no object", "broken chunk", "two answers"],
+)
+async def test_an_answer_that_is_garbage_is_an_honest_502(
+    sidecar: SidecarUnderTest, engine: FaultyEngine, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.script = raw(sent)
+    async with sidecar.chat(max_tokens=3) as response:
+        assert response.status == 502
+        assert (await response.json())["error"]["code"] == "engine_failed"
+    assert sidecar.outcomes(ALICE) == {"engine_failed": 1}
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_defect_of_ours_is_counted_as_a_failure(
+    sidecar: SidecarUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate_sidecar.proxy.relay_joined", lambda *_: 1 / 0)
+    async with sidecar.chat() as response:
+        assert response.status == 500
+    assert sidecar.outcomes(ALICE) == {"engine_failed": 1}
+
+
+@pytest.mark.parametrize("usage", [USAGE, None])
+async def test_who_hangs_up_on_done_had_a_whole_answer(
+    sidecar: SidecarUnderTest, engine: FaultyEngine, usage: dict[str, int] | None
+) -> None:
+    """The last chunk of HTTP may come later; an engine may even forget it."""
+    events = [*TWO, *([usage_event(usage)] if usage else []), DONE]
+
+    async def without_an_end(connection: Connection) -> None:
+        await connection.write(CHUNKS + b"".join(b"%x\r\n%b\r\n" % (len(e), e) for e in events))
+        await connection.closed_by_peer()
+
+    engine.script = without_an_end
+    async with sidecar.chat(stream=True) as response:
+        await response.content.readuntil(DONE)
+        response.close()
+    await sidecar.settled()
+    assert sidecar.outcomes(ALICE) == {"completed": 1}
+    assert served(sidecar) >= (9 if usage else 1)
 
 
 async def test_usage_of_a_stream_settles_the_bill(

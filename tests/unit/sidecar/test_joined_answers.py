@@ -131,7 +131,22 @@ def test_completions_with_logprobs() -> None:
     ]
 
 
-@pytest.mark.parametrize("data", [b"data: no\n\n", b'data: {"error": {}}\n\n', b"data: []\n\n"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"data: no\n\n",
+        b'data: {"error": {}}\n\n',
+        b"data: []\n\n",
+        b'data: {"choices": [1]}\n\n',
+        b'data: {"choices": [{"delta": {}}]}\n\n',
+        b'data: {"choices": [{"index": [], "delta": {}}]}\n\n',
+        b'data: {"choices": [{"index": 0, "delta": {}}, {"index": "1", "delta": {}}]}\n\n',
+        b'data: {"choices": [{"index": 0, "delta": "a"}]}\n\n',
+        b'data: {"choices": [{"index": 0, "delta": {"tool_calls": 5}}]}\n\n',
+        b'data: {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": "a"}]}}]}\n\n',
+        b'data: {"choices": [{"index": 0, "delta": {"function_call": {"arguments": 5}}}]}\n\n',
+    ],
+)
 def test_what_is_no_chunk_is_no_answer(data: bytes) -> None:
     joiner = Joiner(chat=True)
     joiner.feed(data + b"data: [DONE]\n\n")
