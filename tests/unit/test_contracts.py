@@ -84,7 +84,7 @@ tiers = st.builds(
         QueueLimits,
         max_requests=counts,
         max_bytes=counts,
-        max_wait_seconds=st.floats(0.001, 1e6),
+        max_wait_seconds=st.floats(0.001, 86_400),
     ),
 )
 
@@ -238,6 +238,17 @@ def test_only_equal_contracts_are_equal_bytes() -> None:
             lambda d: d["tiers"][0]["queue"].update(max_wait_seconds=10**400),
             "expected a finite number, got a larger one",
             id="no double",
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0]["fairness"].update(quantum=2**53),
+            r"fairness.quantum: expected an integer that a double holds",
+            id="huge",
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0].update(name="\ud800"), "Unicode text", id="lone surrogate"
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0]["queue"].update(max_wait_seconds=1e9), "at most 86400", id="day"
         ),
         pytest.param(
             lambda d: d["tiers"][0]["queue"].update(max_wait_seconds=0), "at least 0.001", id="zero"

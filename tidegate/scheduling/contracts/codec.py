@@ -3,8 +3,9 @@
 Every contract between two parts of Tidegate is a frozen dataclass with a ``version`` field. This
 module is the one way from JSON to it and back. Theory of operation: the dataclass's annotations are
 the schema. ``decode`` walks them and refuses, naming the path, whatever does not fit: a missing or
-unknown field, a wrong type (booleans are not integers, non-finite numbers are not numbers), a value
-outside ``low``/``high``, a string outside an enum, a version other than the one this code reads.
+unknown field, a wrong type (booleans are not integers, non-finite numbers are not numbers), an
+integer beyond what a double holds, a string that is no Unicode text, a value outside
+``low``/``high``, a string outside an enum, a version other than the one this code reads.
 
 Invariant: ``decode(cls, encode(value)) == value`` for every value of a contract.
 """
@@ -22,6 +23,9 @@ from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+MAX_INTEGER = 2**53 - 1
+"""What all readers of JSON agree on (RFC 7493), and what arithmetic with floats can take."""
 
 
 class ContractError(ValueError):
@@ -156,6 +160,10 @@ def _decode_scalar(kind: type, data: Any, path: str) -> Any:
             data = float(data)
         except OverflowError:
             raise ContractError(f"{path}: expected a finite number, got a larger one") from None
+    if type(data) is int and abs(data) > MAX_INTEGER:
+        raise ContractError(f"{path}: expected an integer that a double holds, got a larger one")
+    if isinstance(data, str) and not data.isascii() and not _is_text(data):
+        raise ContractError(f"{path}: expected a string of Unicode text")
     if type(data) is not kind or (isinstance(data, float) and not math.isfinite(data)):
         names = {
             int: "an integer",
@@ -165,6 +173,15 @@ def _decode_scalar(kind: type, data: Any, path: str) -> Any:
         }
         raise ContractError(f"{path}: expected {names[kind]}, got {_shown(data)}")
     return data
+
+
+def _is_text(data: str) -> bool:
+    """No lone surrogate, which JSON can escape and UTF-8 cannot hold."""
+    try:
+        data.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shown(value: Any) -> str:

@@ -76,6 +76,7 @@ class QueueLimits:
         "Longest wait in the queue; a request that waited longer ends with 504.",
         default=DEFAULT_QUEUE_WAIT_SECONDS,
         low=0.001,
+        high=86_400.0,
     )
 
 
