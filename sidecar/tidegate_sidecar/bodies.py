@@ -19,7 +19,7 @@ from tidegate.scheduling.contracts import OutputLimits
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.errors import ApiError, malformed
 from tidegate_sidecar.estimate import Estimator, PromptSize
-from tidegate_sidecar.fields import Endpoint
+from tidegate_sidecar.fields import MAX_SEQUENCES, Endpoint
 from tidegate_sidecar.json_body import parse_object, splice
 from tidegate_sidecar.prompts import prompt_size
 
@@ -71,6 +71,10 @@ def parse_body(endpoint: Endpoint, raw: bytes) -> Body:
     options = members.get("stream_options")
     if options is not None and not stream:
         raise malformed("'stream_options' needs 'stream': true.", "stream_options")
+    sequences = size.prompts * _choices(members)
+    if sequences > MAX_SEQUENCES:
+        field = endpoint.prompt_field
+        raise malformed(f"'{field}' times 'n' is above {MAX_SEQUENCES} choices.", field)
     asked = members.get("max_completion_tokens")
     return Body(
         raw=raw,
@@ -80,7 +84,7 @@ def parse_body(endpoint: Endpoint, raw: bytes) -> Body:
         size=size,
         stream=stream,
         wants_usage=bool(options and options.get("include_usage")),
-        sequences=size.prompts * _choices(members),
+        sequences=sequences,
         asked_output_tokens=asked if asked is not None else members.get("max_tokens"),
     )
 

@@ -20,6 +20,8 @@ MAX_CHOICES = 128
 """OpenAI's bound of ``n``."""
 MAX_PROMPTS = 2_048
 """OpenAI's bound of ``input`` lists."""
+MAX_SEQUENCES = 2_048
+"""Of one request: nothing else is dispatched while more than the engine's seats are in flight."""
 MAX_MESSAGES = 16_384
 
 

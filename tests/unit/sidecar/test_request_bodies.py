@@ -158,6 +158,12 @@ def test_o13_the_engine_gets_the_priority_of_the_tier() -> None:
 # --- R15
 
 
+def test_choices_times_prompts_are_bounded() -> None:
+    """131,072 sequences in one request would hold the engine, for all, until they are done."""
+    raw = json.dumps({"model": "m", "prompt": ["a"] * 1024, "n": 128}).encode()
+    assert refusal(COMPLETIONS, raw).param == "prompt"
+
+
 @pytest.mark.parametrize(
     "raw",
     [
