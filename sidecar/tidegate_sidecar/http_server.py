@@ -6,6 +6,7 @@ hold a key.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -42,9 +43,16 @@ class _Connection(RequestHandler):
 class TenantServer(web.Server):
     """The server of the tenants' port."""
 
-    def __init__(self, proxy: Proxy) -> None:
+    def __init__(self, proxy: Proxy, max_connections: int) -> None:
         handle = cast(Callable[[BaseRequest], Awaitable[web.StreamResponse]], proxy.handle)
         super().__init__(handle, handler_cancellation=True)
+        self._max_connections = max_connections
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Beyond the bound a connection is closed at once: those that are there go on."""
+        super().connection_made(handler, transport)
+        if len(self._connections) > self._max_connections:
+            transport.abort()
 
     def __call__(self) -> RequestHandler:
         """One connection's handler."""

@@ -20,6 +20,7 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.admin import Admin
 from tidegate_sidecar.engine_watch import EngineWatch
 from tidegate_sidecar.http_server import TenantServer
+from tidegate_sidecar.open_files import client_connections
 from tidegate_sidecar.proxy import Proxy
 from tidegate_sidecar.runtime import PolicyFiles, Runtime
 from tidegate_sidecar.settings import Settings
@@ -55,7 +56,7 @@ class Sidecar:
         )
         self.admin_port = await self._listen(admin, settings.admin_address, settings.admin_port)
         tenants = web.ServerRunner(
-            TenantServer(Proxy(self.runtime)),
+            TenantServer(Proxy(self.runtime), client_connections()),
             shutdown_timeout=2.0,
         )
         self.port = await self._listen(tenants, settings.host, settings.port)

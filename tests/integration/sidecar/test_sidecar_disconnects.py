@@ -151,6 +151,33 @@ async def test_o1_while_the_body_is_sent(sidecar: SidecarUnderTest, engine: Faul
     assert not engine.requests
 
 
+async def test_idle_connections_leave_files_for_the_rest(
+    start_sidecar: StartSidecar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a bound of their number they keep the probes and the engine out."""
+    monkeypatch.setattr("tidegate_sidecar.server.client_connections", lambda: 3)
+    sidecar = await start_sidecar()
+    port = sidecar.sidecar.port
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    reader, extra = await asyncio.open_connection("127.0.0.1", port)
+    assert await _ended(reader)
+    extra.close()
+    idle[0][1].close()
+    await asyncio.sleep(0.05)
+    async with sidecar.chat() as answer:
+        assert answer.status == 200
+    for _, writer in idle:
+        writer.close()
+
+
+async def _ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), 5) == b""
+    except ConnectionResetError:
+        return True
+
+
 async def give_up(sidecar: SidecarUnderTest, engine: FaultyEngine, **extra: Any) -> None:
     """Send a request and go away once the engine has it."""
     task = asyncio.create_task(_read(sidecar, **extra))
