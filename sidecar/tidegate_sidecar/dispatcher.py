@@ -36,7 +36,6 @@ from tidegate_sidecar.tally import Tally
 
 NO_ENGINE_RETRY_SECONDS = 5
 """An engine that starts takes at least this long."""
-HELD_RETRY_SECONDS = 30
 PROGRESS_TOKENS = 8
 """The scheduler is told of output in portions: it corrects a charge of hundreds of tokens."""
 
@@ -185,11 +184,9 @@ class Dispatcher:
     def refusal(self, outcome: Outcome, tenant: str) -> ApiError:
         """The error of an outcome, with a Retry-After that holds for this tenant."""
         retry_after: int | None = None
-        if outcome is Outcome.HELD:
-            retry_after = HELD_RETRY_SECONDS
-        elif outcome is Outcome.NO_ENGINE:
+        if outcome is Outcome.NO_ENGINE:
             retry_after = NO_ENGINE_RETRY_SECONDS
-        elif self.scheduler is not None and outcome is not Outcome.FORBIDDEN:
+        elif self.scheduler is not None and outcome in (Outcome.QUEUE_FULL, Outcome.HELD):
             retry_after = self.scheduler.retry_after_seconds(tenant, self.loop.time())
         return ApiError(outcome, retry_after=retry_after)
 

@@ -128,9 +128,6 @@ class Proxy:
     async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: _Progressing) -> Answer:
         runtime = self._runtime
         in_force, identity = self._identify(request, stage)
-        tenant = in_force.tenant(identity.tenant)
-        if tenant is None:
-            raise ApiError(Outcome.FORBIDDEN)
         if request.content_type != "application/json":
             raise ApiError(
                 Outcome.MALFORMED,
@@ -140,6 +137,12 @@ class Proxy:
             )
         settings = runtime.settings
         raw = await read_body(request, settings.max_body_bytes, settings.body_seconds)
+        if runtime.in_force is not in_force:
+            # a body may take a minute, and its key be revoked meanwhile
+            in_force, identity = self._identify(request, stage)
+        tenant = in_force.tenant(identity.tenant)
+        if tenant is None:
+            raise ApiError(Outcome.FORBIDDEN)
         body = parse_body(endpoint, raw)
         require_model(body, in_force.model.name)
         tier = in_force.tier_of(tenant)

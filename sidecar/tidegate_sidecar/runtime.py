@@ -73,7 +73,7 @@ class Runtime:
 
         Raises :class:`StaleGenerationError` for a lower generation and for the same one with
         another content: of two sources the higher generation wins, whatever came last.
-        ContractError: it does not fit the engine that runs.
+        ContractError: it is another pool's, or does not fit the engine that runs.
         """
         current = self.in_force
         if current is not None:
@@ -89,6 +89,8 @@ class Runtime:
                 raise StaleGenerationError(
                     f"generation {generation} is in force with another content"
                 )
+            if bundle.policy.pool != current.policy.pool:
+                raise ContractError(f"policy.pool: {current.policy.pool!r} is served here")
             if bundle.policy.model.task is not current.model.task:
                 raise ContractError("policy.model.task: cannot change while the engine runs")
         self.dispatcher.apply_policy(bundle.policy, bundle.keys.keys)
@@ -136,5 +138,8 @@ class PolicyFiles:
     async def follow(self) -> None:
         """Look again and again."""
         while True:
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                log.exception("looking at the policy files failed")
             await asyncio.sleep(self._runtime.settings.policy_poll_seconds)

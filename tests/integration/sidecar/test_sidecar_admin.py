@@ -18,8 +18,10 @@ from support.sidecar import (
     BOB,
     KEYS,
     SidecarUnderTest,
+    chat_body,
     keys_document,
     policy_document,
+    raw_head,
     sha256,
     write,
 )
@@ -107,6 +109,7 @@ async def test_put_policy(guarded: SidecarUnderTest) -> None:
         ({"tier": {"reserved_percent": 200}}, "policy.tiers[0].reserved_percent"),
         ({"unheard_of": 1}, "unheard_of"),
         ({"model": {"name": "test-model", "task": "Embed"}}, "policy.model.task"),
+        ({"pool": "team-a/other"}, "policy.pool"),
     ],
 )
 async def test_an_invalid_policy_changes_nothing_and_is_named(
@@ -167,6 +170,21 @@ async def test_revocation_ends_what_is_queued_and_not_what_runs(
     assert sidecar.outcomes(ALICE) == {"completed": 1, "unauthenticated": 1}
 
 
+async def test_a_key_revoked_while_its_body_comes_is_not_served(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar()
+    body = json.dumps(chat_body()).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    writer.write(raw_head("Expect: 100-continue", f"Content-Length: {len(body)}"))
+    await reader.readuntil(b"\r\n\r\n")
+    assert (await put(sidecar, 2, headers={}, keys={BOB: KEYS[BOB]}))[0] == 200
+    writer.write(body)
+    assert (await reader.readline()).split()[1] == b"401"
+    writer.close()
+    assert not engine.requests
+
+
 async def test_a_tenant_that_goes_loses_its_place(
     start_sidecar: StartSidecar, engine: FaultyEngine
 ) -> None:
@@ -219,6 +237,23 @@ async def test_an_unreadable_file_leaves_the_last_good_one(
     await asyncio.sleep(0.1)
     async with sidecar.chat() as response:
         assert response.status == 200
+
+
+async def test_the_files_are_followed_on_after_a_defect(
+    sidecar: SidecarUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        failed = asyncio.Event()
+
+        def fail(*_: object) -> None:
+            failed.set()
+            raise RuntimeError
+
+        patched.setattr("tidegate_sidecar.policy_files.signature", fail)
+        await asyncio.wait_for(failed.wait(), 5)
+    write(tmp_path / "keys.json", keys_document(2))
+    write(tmp_path / "policy.json", policy_document(2))
+    await until(lambda: generation(sidecar) == 2)
 
 
 async def test_same_generation_with_another_content_is_reported(
