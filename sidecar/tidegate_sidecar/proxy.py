@@ -63,8 +63,10 @@ class Proxy:
     async def handle(self, request: BaseRequest) -> Answer:
         """One request; returns its answer, or raises when nobody is there to take it."""
         answer = await self._answer(request)
-        if self._runtime.dispatcher.draining:
-            answer.keep_alive = False  # so that the client's next request goes to another pod
+        if self._runtime.dispatcher.draining and isinstance(answer, WholeAnswer):
+            # Said in its head, so that the client's next request goes to another pod. The head of a
+            # stream is long gone: who uses its connection again is told by the next answer.
+            answer.keep_alive = False
         return answer
 
     async def _answer(self, request: BaseRequest) -> Answer:

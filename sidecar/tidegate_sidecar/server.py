@@ -28,6 +28,8 @@ from tidegate_sidecar.settings import Settings
 log = logging.getLogger("tidegate.sidecar")
 
 _BACKLOG = 1024
+_LINGER_SECONDS = 1.0
+"""A client whose stream just ended may be sending its next request on the same connection."""
 
 
 class Sidecar:
@@ -39,6 +41,7 @@ class Sidecar:
         self._watch = EngineWatch(self.runtime)
         self._followers: list[asyncio.Task[None]] = []
         self._runners: list[web.BaseRunner] = []
+        self._tenants: TenantServer | None = None
         self.port = settings.port
         self.admin_port = settings.admin_port
 
@@ -55,10 +58,8 @@ class Sidecar:
             shutdown_timeout=2.0,
         )
         self.admin_port = await self._listen(admin, settings.admin_address, settings.admin_port)
-        tenants = web.ServerRunner(
-            TenantServer(Proxy(self.runtime), client_connections()),
-            shutdown_timeout=2.0,
-        )
+        self._tenants = TenantServer(Proxy(self.runtime), client_connections())
+        tenants = web.ServerRunner(self._tenants, shutdown_timeout=2.0)
         self.port = await self._listen(tenants, settings.host, settings.port)
         self._followers = [
             asyncio.create_task(files.follow(), name="policy-files"),
@@ -89,6 +90,15 @@ class Sidecar:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2.0):
                     await dispatcher.idle()
+        await self._linger()
+
+    async def _linger(self) -> None:
+        """Until every client has let go of its connection, for a moment at most."""
+        deadline = self.runtime.dispatcher.loop.time() + _LINGER_SECONDS
+        while self._tenants is not None and self._tenants.connections:
+            if self.runtime.dispatcher.loop.time() > deadline:
+                return
+            await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
         """Close everything; nothing of it is left running."""

@@ -205,6 +205,31 @@ async def test_a_draining_pod_lets_its_clients_connections_go(
         assert response.status == 503
         assert response.headers["Connection"] == "close"
     async with asyncio.timeout(5):
-        until_closed = await reader.read()
+        stream = await reader.readuntil(b"0\r\n\r\n")
+        writer.write(raw_head(f"Content-Length: {len(body)}") + body)
+        after = await reader.read()
     writer.close()
-    assert DONE in until_closed
+    assert DONE in stream
+    assert after.startswith(b"HTTP/1.1 503 ")
+    assert b"Connection: close" in after
+
+
+async def test_the_end_waits_a_moment_for_those_whose_stream_just_ended(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    """Such a client may send at once on the connection it kept: an answer, not a reset."""
+    sidecar = await start_sidecar(policy=ONE)
+    engine.script = slow_stream(5, 0.05)
+    body = json.dumps(chat_body(stream=True)).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    writer.write(raw_head(f"Content-Length: {len(body)}") + body)
+    await until(lambda: sidecar.runtime.dispatcher.in_hand == 1)
+    drain = asyncio.create_task(sidecar.sidecar.drain())
+    async with asyncio.timeout(10):
+        await reader.readuntil(b"0\r\n\r\n")
+        await until(lambda: sidecar.runtime.dispatcher.in_hand == 0)
+        assert not drain.done()
+        writer.write(raw_head(f"Content-Length: {len(body)}") + body)
+        assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+        await drain
