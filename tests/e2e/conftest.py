@@ -11,7 +11,7 @@ import pytest
 from support.e2e_cluster import Cluster, Scene
 
 from tidegate.local_cluster.binaries import Binaries
-from tidegate.local_cluster.cluster import LocalCluster
+from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.deploy import deploy, find_source
 from tidegate.local_cluster.paths import cache_directory, cluster_directory
 
@@ -24,7 +24,8 @@ def local_cluster(control_plane_binaries: Binaries) -> Iterator[LocalCluster]:
         f"e2e-{os.getpid()}", control_plane_binaries, cache_directory(), die_with_parent=True
     )
     try:
-        cluster.start()
+        # As slow with volumes as a real kubelet, so that what acts in seconds was posted.
+        cluster.start(KubeletOptions(volume_refresh_seconds=60.0))
         deploy(cluster.kubectl, find_source(), lambda step: None, wait_seconds=180)
         yield cluster
     finally:
