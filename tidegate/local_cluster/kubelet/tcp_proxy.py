@@ -105,11 +105,24 @@ class _Side(asyncio.Protocol):
 
 
 class _Client(_Side):
-    """The client's side: finds a backend before it reads anything."""
+    """The client's side: finds a backend, and keeps what it reads until then.
+
+    It pauses reading meanwhile, but some versions of Python read on when paused in
+    `connection_made` (seen on 3.11.2): a read may still come.
+    """
 
     def __init__(self, proxy: TcpProxy) -> None:
         super().__init__(proxy)
         self._connecting: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer is not None:
+            super().data_received(data)
+            return
+        self._early.append(data)
+        if self.transport is not None:
+            self.transport.pause_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -127,6 +140,11 @@ class _Client(_Side):
             side.abort()
         else:
             self.peer = side
+            for data in self._early:
+                super().data_received(data)
+            self._early.clear()
+            if self._ended and side.transport is not None:
+                side.transport.write_eof()
             self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
