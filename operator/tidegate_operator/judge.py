@@ -241,9 +241,8 @@ def _settle(draft: _Draft, owners: dict[str, str]) -> TenantVerdict:
             )
         )
     tier = draft.claim.tier if draft.claim else ""
-    findings = verdicts(
-        faults, f"Served in tier {tier} wherever a pool takes it", "All references were found"
-    )
+    accepted = f"Served in tier {tier} wherever a pool takes it" if tier else "The spec is in order"
+    findings = verdicts(faults, accepted, "All references were found")
     return TenantVerdict(
         draft.name,
         draft.namespace,

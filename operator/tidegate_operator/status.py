@@ -162,7 +162,7 @@ def _tenant_ready(verdict: TenantVerdict, pools: Sequence[str]) -> Finding:
     if faulty:
         text = joined(f.message for f in faulty)
         if pools:
-            text = joined([text, f"meanwhile it is served by {', '.join(pools)} as it was"])
+            text = joined([text, f"what is in order of it is in force in {_listed(pools)}"])
         return Finding(kind, ConditionStatus.FALSE, faulty[0].reason, text)
     if verdict.stop is not None and verdict.stop != "None":
         text = f"spec.stop is {verdict.stop}; set it to None to serve"
@@ -173,7 +173,12 @@ def _tenant_ready(verdict: TenantVerdict, pools: Sequence[str]) -> Finding:
             "select the namespace"
         )
         return Finding(kind, ConditionStatus.UNKNOWN, Reason.NO_POOL, text)
-    return Finding(kind, ConditionStatus.TRUE, Reason.READY, joined(["Served by", *pools][:12]))
+    return Finding(kind, ConditionStatus.TRUE, Reason.READY, f"Served by {_listed(pools)}")
+
+
+def _listed(pools: Sequence[str]) -> str:
+    shown, more = pools[:10], len(pools) - 10
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def _policy_applied(state: PoolState, delivered: Delivered, old: Sequence[Json]) -> list[Finding]:
