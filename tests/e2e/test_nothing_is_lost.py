@@ -16,11 +16,13 @@ from support.tenant_client import Sent, TenantClient
 
 from tidegate.local_cluster.cluster import LocalCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 OPERATOR_NAMESPACE = "tidegate-system"
 OPERATOR_USER = f"system:serviceaccount:{OPERATOR_NAMESPACE}:tidegate-operator"
 DEPLOYMENT = "deployment/tidegate-operator"
+BACK_OFF = 360.0
+"""Seconds until a container that was killed again and again is started once more: 300 at most."""
 
 
 def operator_processes() -> dict[str, psutil.Process]:
@@ -107,7 +109,7 @@ def _kill_the_leader(cluster: Cluster, scene: Scene) -> None:
 
 
 def _kill_both(cluster: Cluster, scene: Scene) -> None:
-    cluster.until("two operators", lambda: len(own_operators(cluster)) == 2, 120)
+    cluster.until("two operators", lambda: len(own_operators(cluster)) == 2, BACK_OFF)
     for process in own_operators(cluster).values():
         process.send_signal(signal.SIGKILL)
     generation = touch(scene)
@@ -196,7 +198,7 @@ def test_a_quiet_cluster_is_written_to_by_nobody(
     assert _writes_in_a_minute(local_cluster) == []
     for process in own_operators(cluster).values():
         os.kill(process.pid, signal.SIGKILL)
-    cluster.until("two operators", lambda: len(own_operators(cluster)) == 2, 120)
+    cluster.until("two operators", lambda: len(own_operators(cluster)) == 2, BACK_OFF)
     _settle(cluster)
     assert _writes_in_a_minute(local_cluster) == []
 
