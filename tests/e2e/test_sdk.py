@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import openai
 import pytest
 from support.e2e_cluster import Cluster
@@ -10,19 +12,20 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def chat(cluster: Cluster) -> openai.OpenAI:
-    return openai.OpenAI(
-        base_url=cluster.endpoint("quickstart", "chat") + "/v1", api_key="demo-paid", max_retries=0
-    )
+def chat(cluster: Cluster) -> Iterator[openai.OpenAI]:
+    with _client(cluster, "chat") as client:
+        yield client
 
 
 @pytest.fixture
-def embeddings(cluster: Cluster) -> openai.OpenAI:
-    return openai.OpenAI(
-        base_url=cluster.endpoint("quickstart", "embeddings") + "/v1",
-        api_key="demo-paid",
-        max_retries=0,
-    )
+def embeddings(cluster: Cluster) -> Iterator[openai.OpenAI]:
+    with _client(cluster, "embeddings") as client:
+        yield client
+
+
+def _client(cluster: Cluster, pool: str) -> openai.OpenAI:
+    url = cluster.endpoint("quickstart", pool) + "/v1"
+    return openai.OpenAI(base_url=url, api_key="demo-paid", max_retries=0)
 
 
 def test_chat(chat: openai.OpenAI) -> None:
