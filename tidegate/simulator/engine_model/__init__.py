@@ -5,15 +5,17 @@ requests and calls ``Engine.step(now)``; the same calls give the same results. T
 simulator drives it in virtual time, the fake engine in real time.
 """
 
+from tidegate.simulator.engine_model.calibrations import CALIBRATIONS, DRAFTS, Calibration
 from tidegate.simulator.engine_model.engine import Engine, EngineConfig
 from tidegate.simulator.engine_model.kv_cache import KvCache
 from tidegate.simulator.engine_model.request import EngineRequest, RequestState
 from tidegate.simulator.engine_model.result import StepResult
-from tidegate.simulator.engine_model.step_time import CALIBRATIONS, Calibration, StepTimeModel
+from tidegate.simulator.engine_model.step_time import StepTimeModel
 from tidegate.simulator.engine_model.waiting import SchedulingPolicy
 
 __all__ = [
     "CALIBRATIONS",
+    "DRAFTS",
     "Calibration",
     "Engine",
     "EngineConfig",

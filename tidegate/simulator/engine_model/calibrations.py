@@ -1,0 +1,210 @@
+"""Every constant of the engine model, with its source and date: the one place where they stand.
+
+A calibration is one engine (hardware, model, parallelism): step-time constants and KV capacity.
+A draft calibration is what one draft proposes to that engine and what its passes cost. They come
+from published measurements or from hardware figures and **are never fitted to a number that a
+figure or a benchmark of this project reports**; a change here is a commit of its own, before the
+figures that it moves are run.
+
+How far a figure depends on them is shown, not argued: ``variations`` yields a calibration with each
+constant at 0.8 and 1.2 of itself, and every figure is printed with all of them.
+
+vLLM on this machine's CPU has no entry: it is another number on every machine, so
+``scripts/bench fidelity`` measures it by a short probe each time and prints what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tidegate.simulator.engine_model.step_time import StepTimeModel
+
+KV_CAPACITY = "kv_capacity_tokens"
+FACTORS = (0.8, 1.2)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A step-time model together with the KV capacity and the source of every constant.
+
+    ``sources`` names each constant, or has one entry ``*`` for all of them.
+    """
+
+    step_time: StepTimeModel
+    kv_capacity_tokens: int
+    sources: dict[str, str]
+
+    def scaled_constant(self, name: str, factor: float) -> Calibration:
+        """The same with one constant (of the step time, or the KV capacity) times ``factor``."""
+        if factor <= 0:
+            raise ValueError("the factor must be positive")
+        if name == KV_CAPACITY:
+            return replace(self, kv_capacity_tokens=round(self.kv_capacity_tokens * factor))
+        value = getattr(self.step_time, name) * factor
+        return replace(self, step_time=replace(self.step_time, **{name: value}))
+
+    def variations(self) -> Iterator[tuple[str, float, Calibration]]:
+        """(constant, factor, calibration) for each constant that is not 0, at 0.8 and at 1.2."""
+        names = [c.name for c in fields(StepTimeModel) if getattr(self.step_time, c.name)]
+        for name in (*names, KV_CAPACITY):
+            for factor in FACTORS:
+                yield name, factor, self.scaled_constant(name, factor)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, for a calibration that was measured."""
+        step_time = {c.name: getattr(self.step_time, c.name) for c in fields(StepTimeModel)}
+        return {
+            "step_time": step_time,
+            KV_CAPACITY: self.kv_capacity_tokens,
+            "sources": dict(self.sources),
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Calibration:
+        """What ``to_json`` gave. KeyError, TypeError or ValueError: it is not that."""
+        step_time = StepTimeModel(**{k: float(v) for k, v in document["step_time"].items()})
+        return cls(step_time, int(document[KV_CAPACITY]), dict(document["sources"]))
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCalibration:
+    """A draft for speculation: what one of its passes takes, and how often it is right.
+
+    ``acceptance_percent`` is accepted over drafted tokens, as vLLM's metrics count it, by kind of
+    traffic.
+    """
+
+    pass_time: StepTimeModel
+    acceptance_percent: dict[str, float]
+    sources: dict[str, str]
+
+
+_VIDUR = (
+    "microsoft/vidur @ 7d47513, data/profiling/compute/h100/meta-llama/Llama-2-70b-hf/mlp.csv "
+    "x 80 layers, plus network/h100_dgx/all_reduce.csv at tokens x 8192 x 2 bytes x 160 "
+    "(read 2026-11)"
+)
+_KV_BYTES = "80 layers x 8 KV heads x 128 x 2 (K, V) x 2 bytes = 327,680 bytes a token"
+_BY_TOKENS = "0: the profile counts a decode as one token; sampling stands in the overhead"
+_OVERHEAD = "assumption for scheduler, sampling and launch (2..5 ms), 2026-11"
+
+H100_70B_TP8 = Calibration(
+    step_time=StepTimeModel(
+        overhead_seconds=0.003,
+        floor_seconds=0.0140,
+        base_seconds=0.0095,
+        per_token_seconds=4.12e-5,
+        per_kv_token_seconds=1.53e-8,
+        per_pair_seconds=7.0e-10,
+    ),
+    kv_capacity_tokens=1_200_000,
+    sources={
+        "overhead_seconds": _OVERHEAD,
+        "floor_seconds": f"median of 1..64 tokens: {_VIDUR}",
+        "base_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
+        "per_token_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
+        "per_row_seconds": _BY_TOKENS,
+        "per_kv_token_seconds": f"{_KV_BYTES} / 8 GPUs / (3.35 TB/s x 0.8); NVIDIA H100 SXM sheet",
+        "per_pair_seconds": (
+            "4 x 8192 x 80 = 2.62 MFLOP a pair / 8 GPUs / (989 TFLOP/s x 0.47); "
+            "NVIDIA H100 SXM sheet"
+        ),
+        "kv_capacity_tokens": (
+            f"(8 x 80 GB x 0.9 - 141 GB weights - 2..4 GB a GPU) / ({_KV_BYTES})"
+        ),
+    },
+)
+
+H100_70B_TP4 = Calibration(
+    step_time=StepTimeModel(
+        overhead_seconds=0.003,
+        floor_seconds=0.0215,
+        base_seconds=0.0102,
+        per_token_seconds=6.55e-5,
+        per_kv_token_seconds=3.06e-8,
+        per_pair_seconds=1.4e-9,
+    ),
+    kv_capacity_tokens=400_000,
+    sources={
+        "overhead_seconds": _OVERHEAD,
+        "floor_seconds": f"median of 1..64 tokens: {_VIDUR}",
+        "base_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
+        "per_token_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
+        "per_row_seconds": _BY_TOKENS,
+        "per_kv_token_seconds": f"{_KV_BYTES} / 4 GPUs / (3.35 TB/s x 0.8); NVIDIA H100 SXM sheet",
+        "per_pair_seconds": "2.62 MFLOP a pair / 4 GPUs / (989 TFLOP/s x 0.47)",
+        "kv_capacity_tokens": (
+            f"(4 x 80 GB x 0.9 - 141 GB weights - 2..4 GB a GPU) / ({_KV_BYTES})"
+        ),
+    },
+)
+
+TEST = Calibration(
+    step_time=StepTimeModel(
+        overhead_seconds=0.0005,
+        floor_seconds=0.0015,
+        base_seconds=0.001,
+        per_token_seconds=1e-6,
+    ),
+    kv_capacity_tokens=262_144,
+    sources={"*": "no hardware: chosen so that tests run fast (2 ms a small step), 2026-11"},
+)
+
+CALIBRATIONS: dict[str, Calibration] = {
+    "h100_70b_tp8": H100_70B_TP8,
+    "h100_70b_tp4": H100_70B_TP4,
+    "test": TEST,
+}
+
+_HEAD_PARTS = (
+    "an EAGLE-3 head reads one decoder layer (1.76 GB), a 3 x 8192 to 8192 projection (0.4 GB) and "
+    "an output layer of 32,000 tokens (0.5 GB): 1.5 of the target's 80 layers"
+)
+
+
+def _head(target: Calibration, acceptance_percent: dict[str, float]) -> DraftCalibration:
+    """An EAGLE-3 head beside ``target``: that many of its layers, and one launch a pass."""
+    share = 1.5 / 80
+    time = target.step_time
+    return DraftCalibration(
+        pass_time=StepTimeModel(
+            overhead_seconds=0.0005,
+            floor_seconds=time.floor_seconds * share,
+            base_seconds=time.base_seconds * share,
+            per_token_seconds=time.per_token_seconds * share,
+            per_kv_token_seconds=time.per_kv_token_seconds / 80,
+            per_pair_seconds=time.per_pair_seconds / 80,
+        ),
+        acceptance_percent=acceptance_percent,
+        sources={
+            "overhead_seconds": "assumption for launch and sampling of a pass (0.3..1 ms), 2026-11",
+            "floor_seconds": f"1.5/80 of the target's: {_HEAD_PARTS}",
+            "base_seconds": f"1.5/80 of the target's: {_HEAD_PARTS}",
+            "per_token_seconds": f"1.5/80 of the target's: {_HEAD_PARTS}",
+            "per_row_seconds": _BY_TOKENS,
+            "per_kv_token_seconds": "one attention layer of 80",
+            "per_pair_seconds": "one attention layer of 80",
+            "acceptance_percent": (
+                "source 000, incident C: T0 0.78 with a chat draft alone, 0.41 when one draft "
+                "serves all, 0.74 with a draft for each kind (as given there, not measured); that "
+                "a draft of the other kind does no better than the shared one is an assumption"
+            ),
+        },
+    )
+
+
+MIXED_ACCEPTANCE_PERCENT = 41.0
+MATCHED_ACCEPTANCE_PERCENT = 74.0
+"""The lower end of what source 000 gives for a matched draft, 74 to 78."""
+_SHARED = {"chat": MIXED_ACCEPTANCE_PERCENT, "code": MIXED_ACCEPTANCE_PERCENT}
+_CHAT = {"chat": MATCHED_ACCEPTANCE_PERCENT, "code": MIXED_ACCEPTANCE_PERCENT}
+_CODE = {"chat": MIXED_ACCEPTANCE_PERCENT, "code": MATCHED_ACCEPTANCE_PERCENT}
+
+DRAFTS: dict[str, DraftCalibration] = {
+    f"{name}_tp{tensor}": _head(target, acceptance)
+    for tensor, target in ((8, H100_70B_TP8), (4, H100_70B_TP4))
+    for name, acceptance in (("shared", _SHARED), ("chat", _CHAT), ("code", _CODE))
+}
+"""By draft and the parallelism of its target: ``shared`` is one draft for all traffic."""
