@@ -11,7 +11,7 @@ from tidegate.scheduling.contracts import (
     QueueLimits,
     TierPolicy,
 )
-from tidegate.scheduling.contracts.policy import (
+from tidegate.scheduling.contracts.limits import (
     DEFAULT_OUTPUT_TOKENS,
     DEFAULT_QUEUE_BYTES,
     DEFAULT_QUEUE_REQUESTS,

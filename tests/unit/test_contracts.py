@@ -16,8 +16,10 @@ from tidegate.scheduling.contracts import (
     KEYS_VERSION,
     POLICY_VERSION,
     STATUS_VERSION,
+    BetweenTiers,
     Bundle,
     ContractError,
+    Endpoint,
     EngineLimits,
     EngineStatus,
     Fairness,
@@ -25,14 +27,23 @@ from tidegate.scheduling.contracts import (
     GateStatus,
     Histogram,
     KeySet,
+    KvPool,
+    LimitWindow,
     ModelPolicy,
+    OnExceed,
     OutputLimits,
     Policy,
+    Preemption,
+    PrefillLimits,
+    PromptLimit,
     QueueLimits,
+    RateLimit,
     Refusal,
     SchedulingMode,
     Shard,
     SidecarStatus,
+    SloMetric,
+    SloObjective,
     Stop,
     Task,
     TenantPolicy,
@@ -63,6 +74,31 @@ seconds = st.floats(0, 1e9)
 models = st.builds(
     ModelPolicy, name=names, task=st.sampled_from(Task), max_model_len_tokens=st.none() | counts
 ).filter(lambda model: model.max_model_len_tokens != 0)
+positive = st.integers(1, 10**6)
+model_names = st.lists(names, max_size=2).map(tuple)
+limits = st.lists(
+    st.builds(
+        RateLimit,
+        name=names,
+        per=st.sampled_from(LimitWindow),
+        requests=st.none() | positive,
+        tokens=positive,
+        endpoints=st.lists(st.sampled_from(Endpoint), max_size=2).map(tuple),
+        models=model_names,
+    ),
+    max_size=2,
+    unique_by=lambda limit: limit.name,
+).map(tuple)
+objectives = st.lists(
+    st.builds(
+        SloObjective,
+        metric=st.sampled_from(SloMetric),
+        target_seconds=st.floats(0.001, 60),
+        ratio_percent=st.floats(1, 100),
+    ),
+    max_size=3,
+    unique_by=lambda objective: objective.metric,
+).map(tuple)
 tiers = st.builds(
     TierPolicy,
     name=names,
@@ -86,6 +122,12 @@ tiers = st.builds(
         max_bytes=counts,
         max_wait_seconds=st.floats(0.001, 86_400),
     ),
+    weight=st.integers(1, 1000),
+    prompt_limit=st.none()
+    | st.builds(PromptLimit, max_tokens=positive, on_exceed=st.sampled_from(OnExceed)),
+    rate_limits=limits,
+    preemption=st.builds(Preemption, evictable=st.booleans()),
+    slo_objectives=objectives,
 )
 
 
@@ -98,6 +140,8 @@ def policies(draw: st.DrawFn) -> Policy:
         tier=st.sampled_from([tier.name for tier in rows]),
         weight=st.integers(1, 1000),
         stop=st.sampled_from(Stop),
+        rate_limits=limits,
+        models=model_names,
     )
     return Policy(
         version=POLICY_VERSION,
@@ -107,6 +151,17 @@ def policies(draw: st.DrawFn) -> Policy:
         tiers=tuple(rows),
         tenants=tuple(draw(st.lists(tenants, max_size=9, unique_by=lambda row: row.name))),
         scheduling_mode=draw(st.sampled_from(SchedulingMode)),
+        between_tiers=draw(st.sampled_from(BetweenTiers)),
+        kv_pools=tuple(
+            KvPool(
+                tier.name,
+                (tier.name,),
+                percent=20,
+                borrow_limit_percent=draw(st.none() | st.integers(0, 100)),
+            )
+            for tier in draw(st.lists(st.sampled_from(rows), unique_by=lambda tier: tier.name))
+        ),
+        prefill=draw(st.builds(PrefillLimits, chunk_tokens=st.none() | positive)),
         engine=draw(
             st.builds(
                 EngineLimits,
@@ -267,6 +322,57 @@ def test_only_equal_contracts_are_equal_bytes() -> None:
         pytest.param(
             lambda d: d["tenants"].append(d["tenants"][0]), "listed twice", id="tenant twice"
         ),
+        pytest.param(
+            lambda d: d["tiers"][0]["rate_limits"].append(d["tiers"][0]["rate_limits"][0]),
+            r"tiers\[0\]: rate_limits: 'calls' is listed twice",
+            id="limit twice",
+        ),
+        pytest.param(
+            lambda d: d["tenants"][0]["rate_limits"].append(d["tenants"][0]["rate_limits"][0]),
+            r"tenants\[0\]: rate_limits: 'calls' is listed twice",
+            id="tenant's limit twice",
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0]["rate_limits"][0].update(requests=None),
+            r"rate_limits\[0\]: requests: set it, or tokens",
+            id="limit of nothing",
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0]["rate_limits"][0].update(endpoints=["images"]),
+            "expected one of chat, completions, embeddings",
+            id="endpoint",
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0]["prompt_limit"].update(max_tokens=None),
+            "prompt_limit: max_tokens: set it, or max_prefill_seconds",
+            id="prompt limit of nothing",
+        ),
+        pytest.param(
+            lambda d: d["tiers"][0]["slo_objectives"].append(d["tiers"][0]["slo_objectives"][0]),
+            "slo_objectives: .* is listed twice",
+            id="objective twice",
+        ),
+        pytest.param(
+            lambda d: d["kv_pools"][0].update(tiers=["t9"]),
+            "kv_pools: 'protected' lists 't9', not one of tiers",
+            id="KV pool of no tier",
+        ),
+        pytest.param(
+            lambda d: d["kv_pools"][0].update(tiers=["t3"]),
+            "kv_pools: tiers: 't3' is listed twice",
+            id="tier in two KV pools",
+        ),
+        pytest.param(
+            lambda d: d["kv_pools"][1].update(percent=31), "percent sums to more", id="KV percents"
+        ),
+        pytest.param(
+            lambda d: d["kv_pools"][1].update(name="protected"), "listed twice", id="KV pool twice"
+        ),
+        pytest.param(
+            lambda d: d["kv_pools"][0].update(lendable_percent=71),
+            r"kv_pools\[0\]: lendable_percent: must not be above percent",
+            id="lends more than it has",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_path(
@@ -274,6 +380,31 @@ def test_what_does_not_fit_is_refused_with_its_path(
 ) -> None:
     with pytest.raises(ContractError, match=message):
         decode(Policy, edited(edit))
+
+
+def test_a_policy_written_before_the_newest_fields_still_says_what_it_said() -> None:
+    old = edited(lambda d: None)
+    for name in ("kv_pools", "prefill"):
+        del old[name]
+    for row in old["tiers"]:
+        for name in ("weight", "prompt_limit", "rate_limits", "preemption", "slo_objectives"):
+            del row[name]
+    for row in old["tenants"]:
+        del row["rate_limits"], row["models"]
+    read = decode(Policy, old)
+    assert read.kv_pools == ()
+    assert all(
+        (tier.rate_limits, tier.prompt_limit, tier.slo_objectives) == ((), None, ())
+        and not tier.preemption.evictable
+        for tier in read.tiers
+    )
+    assert all((row.rate_limits, row.models) == ((), ()) for row in read.tenants)
+
+
+def test_an_objective_is_found_by_its_metric() -> None:
+    tier = loads(Policy, (EXAMPLES / "policy.json").read_text()).tiers[0]
+    assert tier.slo_seconds(SloMetric.TIME_TO_FIRST_TOKEN) == 0.8
+    assert tier.slo_seconds(SloMetric.END_TO_END) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,", "nul", "\ud800".encode("utf-8", "surrogatepass")])

@@ -3,8 +3,8 @@
 Theory of operation: three selectors, in a fixed order, each time the host's gate has room. The
 *tier* (``tiers``: reservations, then priority under the limits), within it the *tenant*
 (``deficit_round_robin``), within it the *request* (``tenant_queue``: priority, deadline, arrival).
-In the mode FirstComeFirstServed only the arrival counts, over everything, while the accounts keep
-running; limits (queue, wait, in flight, stop) hold in both modes.
+In the modes FirstComeFirstServed and Shadow only the arrival counts, while the accounts keep
+running; limits (queue, wait, in flight, stop) hold in all modes.
 
 The host drives it with ``submit``, ``next``, ``progress``, ``finish``, ``cancel``, ``requeue``,
 ``expire`` and ``apply_policy``, each with the time on its monotonic clock, from one thread.
@@ -183,7 +183,7 @@ class Scheduler:
         kept = [row.name for row in policy.tiers]
         self._tiers = {name: self._tiers[name] for name in kept}
         self._selection.tiers.set_tiers([tier.account for tier in self._tiers.values()])
-        first_come = policy.scheduling_mode is SchedulingMode.FIRST_COME_FIRST_SERVED
+        first_come = policy.scheduling_mode is not SchedulingMode.TIDEGATE
         self._selection.set_order(first_come, self._tenants.values())
         return ended
 

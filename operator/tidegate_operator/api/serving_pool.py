@@ -251,11 +251,13 @@ class ServingPoolSpec(ApiModel):
         "The Service that tenants call, on port 8000; it has the pool's name.",
         unset="as if all its fields were unset",
     )
-    between_tiers: BetweenTiers | None = described(
+    between_tiers: Literal[BetweenTiers.STRICT] | None = described(
         "How tiers share what is not reserved. Strict: by priority, the higher first.",
         unset="Strict",
     )
-    scheduling_mode: SchedulingMode | None = described(
+    scheduling_mode: (
+        Literal[SchedulingMode.TIDEGATE, SchedulingMode.FIRST_COME_FIRST_SERVED] | None
+    ) = described(
         "Tidegate: by tier, fair share and priority. FirstComeFirstServed: by arrival alone, the "
         "switch to pull when in doubt. Takes effect within seconds and restarts nothing.",
         unset="Tidegate",

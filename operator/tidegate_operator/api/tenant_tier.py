@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from tidegate.scheduling.contracts import FairnessUnit
-from tidegate.scheduling.contracts.policy import (
+from tidegate.scheduling.contracts.limits import (
     DEFAULT_OUTPUT_TOKENS,
     DEFAULT_QUANTUM,
     DEFAULT_QUEUE_BYTES,
@@ -49,7 +49,7 @@ class OutputLimits(ApiModel):
 class Fairness(ApiModel):
     """How the tenants of the tier share what the tier gets."""
 
-    unit: FairnessUnit | None = described(
+    unit: Literal[FairnessUnit.REQUESTS, FairnessUnit.TOKENS] | None = described(
         "Requests: each counts one, for even turns. Tokens: each counts its prompt and output "
         "tokens, so that long requests pay for their length.",
         unset="Tokens",

@@ -184,13 +184,14 @@ def test_equal_priorities_share_evenly(build: SimpleNamespace) -> None:
     assert order.count("y") == pytest.approx(2 * order.count("x"), rel=0.05)
 
 
-def test_first_come_first_served_is_one_queue_and_hot_both_ways(build: SimpleNamespace) -> None:
+@pytest.mark.parametrize("mode", [SchedulingMode.FIRST_COME_FIRST_SERVED, SchedulingMode.SHADOW])
+def test_arrival_order_is_one_queue_and_hot_both_ways(
+    build: SimpleNamespace, mode: SchedulingMode
+) -> None:
     tiers = [build.tier("t0", priority=1), build.tier("t3")]
     tenants = {"a": "t3", "b": "t0"}
     tidegate = build.policy(tiers, tenants)
-    arrival = build.policy(
-        tiers, tenants, generation=2, scheduling_mode=SchedulingMode.FIRST_COME_FIRST_SERVED
-    )
+    arrival = build.policy(tiers, tenants, generation=2, scheduling_mode=mode)
     scheduler = Scheduler(tidegate, 0.0)
     submitted = []
     for i in range(30):

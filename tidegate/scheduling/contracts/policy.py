@@ -13,33 +13,43 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tidegate.scheduling.contracts.codec import ContractError, described
+from tidegate.scheduling.contracts.limits import (
+    Fairness,
+    KvPool,
+    OutputLimits,
+    Preemption,
+    PrefillLimits,
+    PromptLimit,
+    QueueLimits,
+    RateLimit,
+    SloMetric,
+    SloObjective,
+    unique,
+)
 
 POLICY_VERSION = 1
 
-DEFAULT_QUEUE_REQUESTS = 5_000
-DEFAULT_QUEUE_BYTES = 256 * 1024 * 1024
-DEFAULT_QUEUE_WAIT_SECONDS = 120.0
-DEFAULT_OUTPUT_TOKENS = 1_024
-
 
 class SchedulingMode(StrEnum):
-    """How a pool orders its requests; hot."""
+    """How a pool orders its requests; hot.
+
+    Tidegate: by tier, fair share and priority. Shadow: by arrival alone, while everything is
+    decided and measured as if it were in force. FirstComeFirstServed: by arrival alone.
+    """
 
     TIDEGATE = "Tidegate"
+    SHADOW = "Shadow"
     FIRST_COME_FIRST_SERVED = "FirstComeFirstServed"
 
 
 class BetweenTiers(StrEnum):
-    """How the excess above the reservations is shared between tiers."""
+    """How the excess above the reservations is shared between tiers.
+
+    Strict: by priority, the higher first. Weighted: in proportion to their weights.
+    """
 
     STRICT = "Strict"
-
-
-class FairnessUnit(StrEnum):
-    """In what the tenants of a tier are compared."""
-
-    REQUESTS = "Requests"
-    TOKENS = "Tokens"
+    WEIGHTED = "Weighted"
 
 
 class Stop(StrEnum):
@@ -55,61 +65,6 @@ class Task(StrEnum):
 
     GENERATE = "Generate"
     EMBED = "Embed"
-
-
-DEFAULT_QUANTUM = {FairnessUnit.REQUESTS: 1, FairnessUnit.TOKENS: 2_048}
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """Bounds of one tenant's queue; beyond them a request is refused at once."""
-
-    max_requests: int = described(
-        "Most requests of one tenant that wait.", default=DEFAULT_QUEUE_REQUESTS, low=0
-    )
-    max_bytes: int = described(
-        "Most bytes of request bodies of one tenant that wait.",
-        default=DEFAULT_QUEUE_BYTES,
-        low=0,
-    )
-    max_wait_seconds: float = described(
-        "Longest wait in the queue; a request that waited longer ends with 504.",
-        default=DEFAULT_QUEUE_WAIT_SECONDS,
-        low=0.001,
-        high=86_400.0,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class OutputLimits:
-    """Output tokens of one request."""
-
-    default_tokens: int = described(
-        "Output length assumed and sent where the client names none.",
-        default=DEFAULT_OUTPUT_TOKENS,
-        low=1,
-    )
-    max_tokens: int | None = described(
-        "Most output tokens a client may ask for; null: as many as the model allows.",
-        default=None,
-        low=1,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Fairness:
-    """Deficit round robin between the tenants of a tier."""
-
-    unit: FairnessUnit = described("Unit of cost.", default=FairnessUnit.TOKENS)
-    quantum: int | None = described(
-        "Credit of one turn at weight 1, in `unit`; null: 1 request or 2048 tokens.",
-        default=None,
-        low=1,
-    )
-
-    @property
-    def quantum_in_force(self) -> int:
-        return self.quantum if self.quantum is not None else DEFAULT_QUANTUM[self.unit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +93,30 @@ class TierPolicy:
     )
     fairness: Fairness = described("Between its tenants.", default_factory=Fairness)
     queue: QueueLimits = described("Queue of one tenant.", default_factory=QueueLimits)
+    weight: int = described(
+        "Share of the excess where `between_tiers` is Weighted.", default=1, low=1, high=1000
+    )
+    prompt_limit: PromptLimit | None = described(
+        "The largest prompt; null: what the model takes.", default=None
+    )
+    rate_limits: tuple[RateLimit, ...] = described(
+        "Each holds for each tenant by itself, and all at once.", default=(), high=16
+    )
+    preemption: Preemption = described("Its running requests.", default_factory=Preemption)
+    slo_objectives: tuple[SloObjective, ...] = described(
+        "What its tenants are promised.", default=(), high=3
+    )
+
+    def __post_init__(self) -> None:
+        unique([limit.name for limit in self.rate_limits], "rate_limits")
+        unique([objective.metric for objective in self.slo_objectives], "slo_objectives")
+
+    def slo_seconds(self, metric: SloMetric) -> float | None:
+        """The target promised for a metric; None: nothing is."""
+        for objective in self.slo_objectives:
+            if objective.metric is metric:
+                return objective.target_seconds
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +127,19 @@ class TenantPolicy:
     tier: str = described("Name of its tier; one of `tiers`.", low=1, high=63)
     weight: int = described("Share within the tier.", default=1, low=1, high=1000)
     stop: Stop = described("Whether it is served.", default=Stop.NONE)
+    rate_limits: tuple[RateLimit, ...] = described(
+        "In the place of its tier's of the same name, and in addition to the others.",
+        default=(),
+        high=16,
+    )
+    models: tuple[str, ...] = described(
+        "The models that it may call; empty: all. So far in the simulator only.",
+        default=(),
+        high=64,
+    )
+
+    def __post_init__(self) -> None:
+        unique([limit.name for limit in self.rate_limits], "rate_limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,23 +193,39 @@ class Policy:
     )
     between_tiers: BetweenTiers = described("Above reservations.", default=BetweenTiers.STRICT)
     engine: EngineLimits = described("The engine's limits.", default_factory=EngineLimits)
+    kv_pools: tuple[KvPool, ...] = described(
+        "Parts of the KV cache; a tier in none of them shares what they leave.",
+        default=(),
+        high=64,
+    )
+    prefill: PrefillLimits = described("Prefills in a step.", default_factory=PrefillLimits)
     shard: Shard | None = described("Unset: the document is whole.", default=None)
 
     def __post_init__(self) -> None:
         names = [tier.name for tier in self.tiers]
-        if twice := _duplicate(names):
-            raise ContractError(f"tiers: {twice!r} is listed twice")
+        unique(names, "tiers")
+        self._check_kv_pools()
         if sum(tier.reserved_percent for tier in self.tiers) > 100:
             raise ContractError("tiers: reserved_percent sums to more than 100")
-        if twice := _duplicate([tenant.name for tenant in self.tenants]):
-            raise ContractError(f"tenants: {twice!r} is listed twice")
+        unique([tenant.name for tenant in self.tenants], "tenants")
         if self.shard is None or self.shard.index == 0:
             known = set(names)
+            for pool in self.kv_pools:
+                if strangers := sorted(set(pool.tiers) - known):
+                    raise ContractError(
+                        f"kv_pools: {pool.name!r} lists {strangers[0]!r}, not one of tiers"
+                    )
             for tenant in self.tenants:
                 if tenant.tier not in known:
                     raise ContractError(
                         f"tenants: {tenant.name!r} is in tier {tenant.tier!r}, not one of tiers"
                     )
+
+    def _check_kv_pools(self) -> None:
+        unique([pool.name for pool in self.kv_pools], "kv_pools")
+        unique([tier for pool in self.kv_pools for tier in pool.tiers], "kv_pools: tiers")
+        if sum(pool.percent for pool in self.kv_pools) > 100:
+            raise ContractError("kv_pools: percent sums to more than 100")
 
 
 def merge_shards(shards: Sequence[Policy]) -> Policy:
@@ -237,12 +245,3 @@ def merge_shards(shards: Sequence[Policy]) -> Policy:
         )
     tenants = tuple(tenant for policy in ordered for tenant in policy.tenants)
     return replace(first, tenants=tenants, shard=None)
-
-
-def _duplicate(names: Sequence[str]) -> str | None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
