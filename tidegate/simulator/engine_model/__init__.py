@@ -7,6 +7,7 @@ simulator drives it in virtual time, the fake engine in real time.
 
 from tidegate.simulator.engine_model.calibrations import CALIBRATIONS, DRAFTS, Calibration
 from tidegate.simulator.engine_model.engine import Engine, EngineConfig
+from tidegate.simulator.engine_model.hook import StepDecisions, StepHook
 from tidegate.simulator.engine_model.kv_cache import KvCache
 from tidegate.simulator.engine_model.request import EngineRequest, RequestState
 from tidegate.simulator.engine_model.result import StepResult
@@ -23,6 +24,8 @@ __all__ = [
     "KvCache",
     "RequestState",
     "SchedulingPolicy",
+    "StepDecisions",
+    "StepHook",
     "StepResult",
     "StepTimeModel",
 ]

@@ -13,13 +13,15 @@ state at the end of that step; callers show the outcome at ``StepResult.ends_at`
 Invariants: at most ``max_num_seqs`` run, at most ``max_num_batched_tokens`` are computed in a
 step, blocks are conserved, a request ends exactly once with exactly its target of tokens
 (preempted or not), and while there is work every step computes something, but one in
-which the first running request is the victim of its own growth (vLLM's scan stops there too).
+which the first running request is the victim of its own growth (vLLM's scan stops there too), and
+one whose plug-in lets nobody do anything.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tidegate.simulator.engine_model.hook import StepDecisions, StepHook
 from tidegate.simulator.engine_model.kv_cache import Block, KvCache
 from tidegate.simulator.engine_model.request import EngineRequest, RequestState
 from tidegate.simulator.engine_model.result import StepResult
@@ -87,13 +89,15 @@ class _Plan:
     rows: list[tuple[EngineRequest, int]] = field(default_factory=list)
     first_scheduled: list[EngineRequest] = field(default_factory=list)
     preempted: list[EngineRequest] = field(default_factory=list)
+    decisions: StepDecisions = field(default_factory=StepDecisions)
 
 
 class Engine:
-    """One engine replica. Not thread-safe; single caller."""
+    """One engine replica, steered by ``hook`` where it has one. Not thread-safe; single caller."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, hook: StepHook | None = None) -> None:
         self.config = config
+        self.hook = hook
         self.kv = KvCache(
             config.num_gpu_blocks - NULL_BLOCKS, enable_prefix_caching=config.enable_prefix_caching
         )
@@ -127,7 +131,7 @@ class Engine:
         """End a request and free its blocks. False: it had ended already."""
         if request.state is RequestState.RUNNING:
             self.running.remove(request)
-            self.kv.release(request.blocks)
+            self._release(request)
         elif request.state in (RequestState.WAITING, RequestState.PREEMPTED):
             self.waiting.remove(request)
         else:
@@ -141,10 +145,27 @@ class Engine:
         if not self.has_work:
             raise RuntimeError("step without work")
         plan = _Plan(budget=self.config.max_num_batched_tokens)
+        if self.hook is not None:
+            self._follow(self.hook, plan, now)
+        hooked = len(plan.preempted)
         self._schedule_running(plan)
-        if not plan.preempted:
+        if len(plan.preempted) == hooked:
             self._admit_waiting(plan)
         return self._execute(plan, now)
+
+    def _follow(self, hook: StepHook, plan: _Plan, now: float) -> None:
+        """Take over what the plug-in decides; ValueError: not of those that run."""
+        decisions = hook.plan(self, now)
+        if decisions is None:
+            return
+        plan.decisions = decisions
+        for victim in decisions.preempt:
+            self.running.remove(victim)
+            self._preempt(victim, plan)
+        if decisions.order is not None:
+            if len(decisions.order) != len(self.running):
+                raise ValueError("the order of the plug-in is not one of those that run")
+            self.running = list(decisions.order)
 
     def _chunk_tokens(self, wanted: int, budget: int) -> int:
         threshold = self.config.long_prefill_token_threshold
@@ -153,6 +174,7 @@ class Engine:
     def _schedule_running(self, plan: _Plan) -> None:
         block_size = self.config.block_size
         running, rows = self.running, plan.rows
+        most_tokens = plan.decisions.most_tokens
         index = 0
         while index < len(running) and plan.budget > 0:
             request = running[index]
@@ -160,11 +182,17 @@ class Engine:
             tokens = request.prompt_tokens + request.output_tokens - computed
             if tokens > 1:
                 tokens = self._chunk_tokens(tokens, plan.budget)
+            if request.request_id in most_tokens:
+                tokens = min(tokens, most_tokens[request.request_id])
+                if tokens <= 0:
+                    index += 1
+                    continue
             slots = computed + tokens - len(request.blocks) * block_size
             if slots > 0:
+                before = len(plan.preempted)
                 if not self._grow(request, -(-slots // block_size), plan):
                     break
-                if plan.preempted:
+                if len(plan.preempted) > before:
                     # A victim that stood before this one has moved it forward in the list.
                     index = running.index(request, 0, index + 1)
             rows.append((request, tokens))
@@ -189,7 +217,7 @@ class Engine:
                 del plan.rows[index]
                 plan.budget += tokens
                 break
-        self.kv.release(victim.blocks)
+        self._release(victim)
         victim.state = RequestState.PREEMPTED
         victim.preemptions += 1
         victim.lost_tokens = victim.computed_tokens
@@ -198,24 +226,37 @@ class Engine:
         plan.preempted.append(victim)
         self.waiting.restore(victim)
 
+    def _release(self, request: EngineRequest) -> None:
+        if self.hook is not None and not self.hook.keeps_cached(request):
+            self.kv.forget(request.blocks)
+        self.kv.release(request.blocks)
+
     def _admit_waiting(self, plan: _Plan) -> None:
         block_size = self.config.block_size
+        admit = plan.decisions.admit
+        chosen = None if admit is None else iter(admit)
         while (
             len(self.waiting) and plan.budget > 0 and len(self.running) < self.config.max_num_seqs
         ):
-            request = self.waiting.peek()
+            request = self.waiting.peek() if chosen is None else next(chosen, None)
+            if request is None or plan.decisions.most_tokens.get(request.request_id, 1) <= 0:
+                break
             # At least the last token is computed, or nothing could be sampled.
             hits = self.kv.lookup(request.block_hash, (request.total_tokens - 1) // block_size)
             whole = -(-request.total_tokens // block_size)
             if not self.kv.fits(hits, whole - len(hits)):
                 break
-            self.waiting.pop()
+            if chosen is None:
+                self.waiting.pop()
+            else:
+                self.waiting.remove(request)
             self._seat(request, hits, plan)
 
     def _seat(self, request: EngineRequest, hits: list[Block], plan: _Plan) -> None:
         block_size = self.config.block_size
         cached_tokens = len(hits) * block_size
         tokens = self._chunk_tokens(request.total_tokens - cached_tokens, plan.budget)
+        tokens = min(tokens, plan.decisions.most_tokens.get(request.request_id, tokens))
         self.kv.take(hits)
         request.blocks.extend(hits)
         blocks = self.kv.allocate(-(-(cached_tokens + tokens) // block_size) - len(hits))
@@ -310,7 +351,7 @@ class Engine:
             self.kv.publish(request.blocks[index], request.block_hash(index))
 
     def _finish(self, request: EngineRequest, ends_at: float) -> None:
-        self.kv.release(request.blocks)
+        self._release(request)
         request.state = RequestState.FINISHED
         request.finished_at = ends_at
 

@@ -107,6 +107,13 @@ class KvCache:
         block.content_hash = content_hash
         self._by_hash[content_hash] = block
 
+    def forget(self, blocks: Iterable[Block]) -> None:
+        """Un-hash blocks about to be released, but those that others hold too."""
+        for block in blocks:
+            if block.holders == 1 and block.content_hash is not None:
+                del self._by_hash[block.content_hash]
+                block.content_hash = None
+
     def release(self, blocks: list[Block]) -> None:
         """Give back a request's blocks, in sequence order; the list is emptied."""
         while blocks:
