@@ -104,6 +104,12 @@ class Scheduler:
         self._selection.refresh(tenant)
         return request
 
+    def peek(self, now: float) -> Request | None:
+        """What :meth:`next` would dispatch now, for a host that must first make room for it."""
+        self._collect_expired(now)
+        tenant = self._selection.first()
+        return None if tenant is None else tenant.queue.first().request
+
     def progress(self, request_id: str, output_tokens: int, now: float) -> None:
         """The engine produced so many more output tokens; 0: it finished the prefill."""
         self._ledger.progress(self._flights[request_id], output_tokens)
