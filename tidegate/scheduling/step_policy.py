@@ -1,0 +1,152 @@
+"""The terms of a step plan, compiled once from a policy for one engine.
+
+Percents become blocks, seats and tokens here, rounded down, so that their sums never exceed the
+engine. Tiers are ordered by falling priority (equal ones as listed); every tier has a KV pool:
+those that the policy puts into none share what the pools leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.scheduling.contracts import Policy, SloMetric, TierPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSize:
+    """Sizes of the engine that is planned for, named like vLLM's."""
+
+    total_blocks: int
+    """KV blocks that can be allocated."""
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTerms:
+    """One KV pool, in blocks."""
+
+    name: str
+    nominal_blocks: int
+    lendable_blocks: int
+    borrow_limit_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierTerms:
+    """One tier."""
+
+    name: str
+    priority: int
+    evictable: bool
+    pool: int
+    """Index of its KV pool."""
+    reserved_percent: int
+    """Of prefill tokens, while it wants them."""
+    reserved_seats: int
+    reserved_blocks: int
+    """Of its pool's nominal ones, against higher tiers of the same pool."""
+    inter_token_seconds: float | None
+    """Objective; None: none."""
+    backoff_per_queued_request_seconds: float
+    backoff_max_seconds: float
+    max_preemptions: int
+
+    @property
+    def protected(self) -> bool:
+        """It is never preempted or paused for another, and others may be for it."""
+        return not self.evictable
+
+
+@dataclass(frozen=True, slots=True)
+class StepPolicy:
+    """Everything that a step plan goes by. Fields below ``engine`` are not in the API."""
+
+    tiers: tuple[TierTerms, ...]
+    pools: tuple[PoolTerms, ...]
+    prefill_budget_tokens: int
+    """Per step, while anything decodes."""
+    chunk_tokens: int
+    """Most of one prompt in one step."""
+    long_prompt_tokens: int
+    """More than this still to be computed is a long prompt."""
+    engine: EngineSize
+    watermark_blocks: int
+    """Kept free of admissions, for the growth of those that run."""
+    max_paused_steps: int = 3
+    """Most steps in a row in which a decode is paused; 0: none ever is."""
+    cache_hold_seconds: float = 600.0
+    """How long the cached blocks of a pool without requests count as its own."""
+
+    def tier_index(self, name: str) -> int:
+        """Index of a tier; KeyError: there is none of that name."""
+        for index, tier in enumerate(self.tiers):
+            if tier.name == name:
+                return index
+        raise KeyError(name)
+
+
+WATERMARK_RATIO = 0.01
+"""Share of the blocks that admission leaves free: what vLLM's first block manager used. Growth is
+projected besides, so it only has to cover one step of those who outgrow their projection."""
+
+
+def compile_step_policy(policy: Policy, engine: EngineSize) -> StepPolicy:
+    """The terms of ``policy`` on an engine of that size."""
+    pools = tuple(
+        PoolTerms(
+            pool.name,
+            _part(engine.total_blocks, pool.percent),
+            _part(engine.total_blocks, _unless_none(pool.lendable_percent, pool.percent)),
+            _part(engine.total_blocks, _unless_none(pool.borrow_limit_percent, 100)),
+        )
+        for pool in policy.kv_pools
+    )
+    pool_of = {tier: index for index, pool in enumerate(policy.kv_pools) for tier in pool.tiers}
+    if any(tier.name not in pool_of for tier in policy.tiers):
+        rest = engine.total_blocks - sum(pool.nominal_blocks for pool in pools)
+        pools += (PoolTerms("", rest, rest, engine.total_blocks),)
+    ordered = sorted(policy.tiers, key=lambda tier: -tier.priority)
+    prefill = policy.prefill
+    percent_tokens = _part(engine.max_num_batched_tokens, prefill.budget_percent)
+    budget = min(prefill.tokens_per_step or percent_tokens, engine.max_num_batched_tokens)
+    return StepPolicy(
+        tiers=tuple(
+            _tier_terms(tier, pool_of.get(tier.name, len(pools) - 1), pools, engine)
+            for tier in ordered
+        ),
+        pools=pools,
+        prefill_budget_tokens=max(budget, 1),
+        chunk_tokens=prefill.chunk_tokens or engine.max_num_batched_tokens,
+        long_prompt_tokens=prefill.long_prompt_tokens or max(budget, 1),
+        engine=engine,
+        watermark_blocks=int(engine.total_blocks * WATERMARK_RATIO),
+    )
+
+
+def _tier_terms(
+    tier: TierPolicy, pool: int, pools: tuple[PoolTerms, ...], engine: EngineSize
+) -> TierTerms:
+    preemption = tier.preemption
+    return TierTerms(
+        name=tier.name,
+        priority=tier.priority,
+        evictable=preemption.evictable,
+        pool=pool,
+        reserved_percent=tier.reserved_percent,
+        reserved_seats=_part(engine.max_num_seqs, tier.reserved_percent),
+        reserved_blocks=_part(pools[pool].nominal_blocks, tier.reserved_percent),
+        inter_token_seconds=tier.slo_seconds(SloMetric.INTER_TOKEN_LATENCY),
+        backoff_per_queued_request_seconds=preemption.backoff_per_queued_request_seconds,
+        backoff_max_seconds=preemption.backoff_max_seconds,
+        max_preemptions=preemption.max_per_request,
+    )
+
+
+def _part(whole: int, percent: int) -> int:
+    return whole * percent // 100
+
+
+def _unless_none(percent: int | None, otherwise: int) -> int:
+    return otherwise if percent is None else percent
