@@ -6,11 +6,13 @@ simulator drives it in virtual time, the fake engine in real time.
 """
 
 from tidegate.simulator.engine_model.calibrations import CALIBRATIONS, DRAFTS, Calibration
-from tidegate.simulator.engine_model.engine import Engine, EngineConfig
+from tidegate.simulator.engine_model.config import EngineConfig
+from tidegate.simulator.engine_model.engine import Engine
 from tidegate.simulator.engine_model.hook import StepDecisions, StepHook
 from tidegate.simulator.engine_model.kv_cache import KvCache
 from tidegate.simulator.engine_model.request import EngineRequest, RequestState
 from tidegate.simulator.engine_model.result import StepResult
+from tidegate.simulator.engine_model.speculation import Speculation
 from tidegate.simulator.engine_model.step_time import StepTimeModel
 from tidegate.simulator.engine_model.waiting import SchedulingPolicy
 
@@ -24,6 +26,7 @@ __all__ = [
     "KvCache",
     "RequestState",
     "SchedulingPolicy",
+    "Speculation",
     "StepDecisions",
     "StepHook",
     "StepResult",

@@ -1,11 +1,13 @@
-"""Continuous batching by steps, after vLLM's V1 scheduler.
+"""Continuous batching by steps, after vLLM's V1 scheduler (0.32.0, ``v1/core/sched``).
 
-A step spends a token budget. First the running requests, in list order: a decode takes one token,
-a prompt its next chunk; one that gets no KV block evicts victims until it does. Then, only if
-nobody was preempted in this step, the waiting ones, in queue order: each takes a seat if its
-*whole* sequence fits into the free blocks, and the first that does not fit stops the scan (there
-is no overtaking, and admission never preempts). A victim loses all its blocks and computes prompt
-and output again when it comes back; blocks that are still cached by then are hit.
+A step spends a token budget. First the running requests, in list order: a decode takes one token
+and those drafted for it, a prompt its next chunk; one that gets no KV block evicts victims until it
+does. Then, only if nobody was preempted in this step, the waiting ones, in queue order: each takes
+a seat if its *whole* sequence fits into the free blocks (with the watermark on top, when anything
+runs), and the first that does not fit stops the scan (there is no overtaking, and admission never
+preempts). A victim loses all its blocks and computes prompt and output again when it comes back;
+blocks that are still cached by then are hit. A block can be hit from the moment the step that fills
+it was scheduled, by a request admitted in that same step too.
 
 A request whose sequence is computed to its end yields one token. State after ``step(now)`` is the
 state at the end of that step; callers show the outcome at ``StepResult.ends_at``.
@@ -15,70 +17,25 @@ step, blocks are conserved, a request ends exactly once with exactly its target 
 (preempted or not), and while there is work every step computes something, but one in
 which the first running request is the victim of its own growth (vLLM's scan stops there too), and
 one whose plug-in lets nobody do anything.
+
+Left out: asynchronous scheduling (on GPUs vLLM plans a step while the one before runs, which hides
+the overhead and lets an arrival start up to one step later), the padding of a resumed row to the
+draft's length, connectors that load KV from elsewhere, LoRA, encoders, several devices' bubbles.
+``scripts/bench fidelity`` lays the schedules of both side by side, step by step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tidegate.simulator.engine_model.config import NULL_BLOCKS, EngineConfig, EngineTotals
 from tidegate.simulator.engine_model.hook import StepDecisions, StepHook
 from tidegate.simulator.engine_model.kv_cache import Block, KvCache
 from tidegate.simulator.engine_model.request import EngineRequest, RequestState
 from tidegate.simulator.engine_model.result import StepResult
-from tidegate.simulator.engine_model.step_time import StepTimeModel
-from tidegate.simulator.engine_model.waiting import SchedulingPolicy, make_queue
+from tidegate.simulator.engine_model.waiting import make_queue
 
-NULL_BLOCKS = 1
-"""vLLM's block pool keeps its first block as a placeholder and never gives it out."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Sizes and policy, named like vLLM's flags. ``long_prefill_token_threshold`` 0: no cap.
-
-    Of ``num_gpu_blocks`` all but ``NULL_BLOCKS`` can be used.
-    """
-
-    step_time: StepTimeModel
-    num_gpu_blocks: int
-    block_size: int = 16
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
-    long_prefill_token_threshold: int = 0
-    scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
-    enable_prefix_caching: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        if self.num_gpu_blocks <= NULL_BLOCKS:
-            raise ValueError(f"num_gpu_blocks must be at least {NULL_BLOCKS + 1}")
-        if self.long_prefill_token_threshold < 0:
-            raise ValueError("long_prefill_token_threshold must not be negative")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
-                f"max_num_seqs ({self.max_num_seqs})"
-            )
-
-    @property
-    def kv_capacity_tokens(self) -> int:
-        """Tokens that the KV pool holds."""
-        return (self.num_gpu_blocks - NULL_BLOCKS) * self.block_size
-
-
-@dataclass(slots=True)
-class EngineTotals:
-    """Counters since the start."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    prefix_queries_tokens: int = 0
-    prefix_hits_tokens: int = 0
+__all__ = ["NULL_BLOCKS", "Engine", "EngineConfig", "EngineTotals"]
 
 
 @dataclass(slots=True)
@@ -86,6 +43,7 @@ class _Plan:
     """What a step has decided so far."""
 
     budget: int
+    most_chunk_tokens: int
     rows: list[tuple[EngineRequest, int]] = field(default_factory=list)
     first_scheduled: list[EngineRequest] = field(default_factory=list)
     preempted: list[EngineRequest] = field(default_factory=list)
@@ -115,8 +73,7 @@ class Engine:
         """Queue a new request. ValueError: it could never fit, or it was added before."""
         if request.arrival_number >= 0:
             raise ValueError(f"request {request.request_id} was added before")
-        # The last token generated is never read, so it needs no slot.
-        needed = request.prompt_tokens + max(request.output_tokens_target - 1, 0)
+        needed = self._most_slots(request)
         if needed > self.config.kv_capacity_tokens:
             raise ValueError(
                 f"request {request.request_id} needs {needed} KV tokens, the engine has "
@@ -126,6 +83,18 @@ class Engine:
         request.arrived_step = self.totals.steps
         self._arrivals += 1
         self.waiting.add(request)
+
+    def _most_slots(self, request: EngineRequest) -> int:
+        """KV slots that it has at its longest."""
+        # The last token generated is never read, so it needs no slot.
+        slots = request.prompt_tokens + max(request.output_tokens_target - 1, 0)
+        speculation = self.config.speculation
+        if speculation is not None:
+            slots += speculation.lookahead_tokens
+            drafted = speculation.drafted_for(request.traffic, request.most_drafted_tokens)
+            if request.output_tokens_target > 1:
+                slots += drafted
+        return slots
 
     def abort(self, request: EngineRequest, now: float) -> bool:
         """End a request and free its blocks. False: it had ended already."""
@@ -144,7 +113,7 @@ class Engine:
         """Run one step that starts at ``now``. RuntimeError: there is no work."""
         if not self.has_work:
             raise RuntimeError("step without work")
-        plan = _Plan(budget=self.config.max_num_batched_tokens)
+        plan = _Plan(self.config.max_num_batched_tokens, self._most_chunk_tokens())
         if self.hook is not None:
             self._follow(self.hook, plan, now)
         hooked = len(plan.preempted)
@@ -167,27 +136,34 @@ class Engine:
                 raise ValueError("the order of the plug-in is not one of those that run")
             self.running = list(decisions.order)
 
-    def _chunk_tokens(self, wanted: int, budget: int) -> int:
-        threshold = self.config.long_prefill_token_threshold
-        return min(wanted, budget, threshold) if threshold else min(wanted, budget)
+    def _most_chunk_tokens(self) -> int:
+        """The most that one request may compute in this step; one alone has no other to starve."""
+        config, requests = self.config, len(self.running) + len(self.waiting)
+        threshold = config.long_prefill_token_threshold
+        if not threshold or requests <= 1:
+            return config.max_num_batched_tokens
+        if config.long_prefill_token_threshold_adaptive:
+            return max(threshold, config.max_num_batched_tokens // requests)
+        return threshold
 
     def _schedule_running(self, plan: _Plan) -> None:
-        block_size = self.config.block_size
+        block_size, lookahead = self.config.block_size, self.config.lookahead_tokens
         running, rows = self.running, plan.rows
         most_tokens = plan.decisions.most_tokens
         index = 0
         while index < len(running) and plan.budget > 0:
             request = running[index]
             computed = request.computed_tokens
-            tokens = request.prompt_tokens + request.output_tokens - computed
+            total = request.prompt_tokens + request.output_tokens
+            tokens = total + request.drafted_tokens - computed
             if tokens > 1:
-                tokens = self._chunk_tokens(tokens, plan.budget)
+                tokens = min(tokens, plan.budget, plan.most_chunk_tokens)
             if request.request_id in most_tokens:
                 tokens = min(tokens, most_tokens[request.request_id])
                 if tokens <= 0:
                     index += 1
                     continue
-            slots = computed + tokens - len(request.blocks) * block_size
+            slots = computed + tokens + lookahead - len(request.blocks) * block_size
             if slots > 0:
                 before = len(plan.preempted)
                 if not self._grow(request, -(-slots // block_size), plan):
@@ -195,6 +171,9 @@ class Engine:
                 if len(plan.preempted) > before:
                     # A victim that stood before this one has moved it forward in the list.
                     index = running.index(request, 0, index + 1)
+            full = min(computed + tokens, total) // block_size
+            if full > request.published_blocks:
+                self._publish(request, full)
             rows.append((request, tokens))
             plan.budget -= tokens
             index += 1
@@ -222,7 +201,7 @@ class Engine:
         victim.preemptions += 1
         victim.lost_tokens = victim.computed_tokens
         self.totals.preemptions += 1
-        victim.computed_tokens = 0
+        victim.computed_tokens = victim.drafted_tokens = victim.published_blocks = 0
         plan.preempted.append(victim)
         self.waiting.restore(victim)
 
@@ -243,26 +222,38 @@ class Engine:
                 break
             # At least the last token is computed, or nothing could be sampled.
             hits = self.kv.lookup(request.block_hash, (request.total_tokens - 1) // block_size)
-            whole = -(-request.total_tokens // block_size)
-            if not self.kv.fits(hits, whole - len(hits)):
+            cached = len(hits) * block_size
+            tokens = min(request.total_tokens - cached, plan.budget, plan.most_chunk_tokens)
+            tokens = min(tokens, plan.decisions.most_tokens.get(request.request_id, tokens))
+            if not self._may_enter(request, hits, tokens):
                 break
             if chosen is None:
                 self.waiting.pop()
             else:
                 self.waiting.remove(request)
-            self._seat(request, hits, plan)
+            self._seat(request, hits, tokens, plan)
 
-    def _seat(self, request: EngineRequest, hits: list[Block], plan: _Plan) -> None:
+    def _may_enter(self, request: EngineRequest, hits: list[Block], tokens: int) -> bool:
+        """Whether blocks are free for its first ``tokens`` and, by default, for all it has."""
+        config = self.config
+        slots = len(hits) * config.block_size + tokens + config.lookahead_tokens
+        if config.scheduler_reserve_full_isl:
+            slots = max(slots, request.total_tokens)
+        spare = config.watermark_blocks if self.running else 0
+        return self.kv.fits(hits, -(-slots // config.block_size) - len(hits) + spare)
+
+    def _seat(self, request: EngineRequest, hits: list[Block], tokens: int, plan: _Plan) -> None:
         block_size = self.config.block_size
         cached_tokens = len(hits) * block_size
-        tokens = self._chunk_tokens(request.total_tokens - cached_tokens, plan.budget)
-        tokens = min(tokens, plan.decisions.most_tokens.get(request.request_id, tokens))
         self.kv.take(hits)
         request.blocks.extend(hits)
-        blocks = self.kv.allocate(-(-(cached_tokens + tokens) // block_size) - len(hits))
+        slots = cached_tokens + tokens + self.config.lookahead_tokens
+        blocks = self.kv.allocate(-(-slots // block_size) - len(hits))
         assert blocks is not None, "fits() was asked for more"
         request.blocks.extend(blocks)
         request.computed_tokens = cached_tokens
+        request.published_blocks = len(hits)
+        self._publish(request, (cached_tokens + tokens) // block_size)
         if request.state is RequestState.PREEMPTED:
             recomputed = max(request.lost_tokens - cached_tokens, 0)
             request.lost_tokens = 0
@@ -284,29 +275,36 @@ class Engine:
         self.totals.steps += 1
         running, waiting = len(self.running), len(self.waiting)
         free_blocks = self.kv.free_blocks
-        decode_tokens = prefill_tokens = kv_tokens_read = 0
+        decode_rows = decode_tokens = prefill_tokens = kv_tokens_read = 0
         pairs = 0.0
         for request, tokens in plan.rows:
-            if tokens == 1 and request.computed_tokens >= request.prompt_tokens:
-                decode_tokens += 1
-                kv_tokens_read += request.computed_tokens + 1
+            computed = request.computed_tokens
+            if computed >= request.prompt_tokens and computed + 1 == request.total_tokens:
+                decode_rows += 1
+                decode_tokens += tokens
+                kv_tokens_read += computed + tokens
             else:
                 prefill_tokens += tokens
-                pairs += tokens * (request.computed_tokens + tokens / 2)
-        duration = self.config.step_time.seconds(
-            prefill_tokens + decode_tokens, kv_tokens_read, pairs
-        )
+                pairs += tokens * (computed + tokens / 2)
+        work = (prefill_tokens + decode_tokens, kv_tokens_read, pairs)
+        duration = self.config.step_time.seconds(*work, len(plan.rows))
+        if self.config.speculation is not None:
+            duration += self.config.speculation.seconds(*work, decode_rows)
         for request in plan.first_scheduled:
             request.first_scheduled_at = now
             request.first_scheduled_step = number
+        generated = self.totals.generation_tokens
         sampled, finished = self._advance(plan, now + duration)
         return StepResult(
             number=number,
             started_at=now,
             duration_seconds=duration,
             prefill_tokens=prefill_tokens,
+            decode_rows=decode_rows,
             decode_tokens=decode_tokens,
             kv_tokens_read=kv_tokens_read,
+            attention_pairs=pairs,
+            generated_tokens=self.totals.generation_tokens - generated,
             running=running,
             waiting=waiting,
             free_seats=self.config.max_num_seqs - running,
@@ -320,35 +318,51 @@ class Engine:
     def _advance(
         self, plan: _Plan, ends_at: float
     ) -> tuple[list[EngineRequest], list[EngineRequest]]:
-        block_size = self.config.block_size
-        caching = self.config.enable_prefix_caching
         sampled: list[EngineRequest] = []
         finished: list[EngineRequest] = []
         for request, tokens in plan.rows:
-            before = request.computed_tokens
-            request.computed_tokens = after = before + tokens
-            if caching and before // block_size != after // block_size:
-                self._publish(request, before // block_size, after // block_size)
-            if after < request.prompt_tokens + request.output_tokens:
+            total = request.prompt_tokens + request.output_tokens
+            verified = request.computed_tokens + tokens - total
+            request.computed_tokens += tokens
+            if verified < 0:
                 continue
             if request.first_token_at is None:
                 request.first_token_at = ends_at
                 self.totals.prompt_tokens += request.prompt_tokens
             if request.output_tokens_target:
-                request.output_tokens += 1
+                self._generate(request, verified)
                 sampled.append(request)
             if request.output_tokens == request.output_tokens_target:
                 self._finish(request, ends_at)
                 finished.append(request)
-        self.totals.generation_tokens += len(sampled)
         if finished:
             self.running = [r for r in self.running if r.state is RequestState.RUNNING]
         return sampled, finished
 
-    def _publish(self, request: EngineRequest, first: int, end: int) -> None:
-        """Blocks ``first`` to ``end`` (exclusive) have become full."""
-        for index in range(first, end):
-            self.kv.publish(request.blocks[index], request.block_hash(index))
+    def _generate(self, request: EngineRequest, verified: int) -> None:
+        """One token of the target's, and those drafted before it that it agrees with."""
+        speculation = self.config.speculation
+        tokens = 1
+        if speculation is not None:
+            accepted = speculation.accepted(
+                request.request_id, request.traffic, request.output_tokens, verified
+            )
+            self.totals.drafted_tokens += verified
+            self.totals.accepted_tokens += accepted
+            request.computed_tokens -= verified - accepted
+            tokens = min(1 + accepted, request.output_tokens_target - request.output_tokens)
+            request.drafted_tokens = speculation.drafted_for(
+                request.traffic, request.most_drafted_tokens
+            )
+        request.output_tokens += tokens
+        self.totals.generation_tokens += tokens
+
+    def _publish(self, request: EngineRequest, end: int) -> None:
+        """Its blocks up to ``end`` (exclusive) are full once this step is computed."""
+        if self.config.enable_prefix_caching:
+            for index in range(request.published_blocks, end):
+                self.kv.publish(request.blocks[index], request.block_hash(index))
+        request.published_blocks = end
 
     def _finish(self, request: EngineRequest, ends_at: float) -> None:
         self._release(request)

@@ -35,7 +35,8 @@ class KvCache:
         self.enable_prefix_caching = enable_prefix_caching
         self._blank = total_blocks
         self._by_hash: dict[int, Block] = {}
-        self._reusable: OrderedDict[int, Block] = OrderedDict()
+        self._twins: dict[int, list[Block]] = {}
+        self._reusable: OrderedDict[Block, None] = OrderedDict()
 
     @property
     def free_blocks(self) -> int:
@@ -74,8 +75,7 @@ class KvCache:
         """Hold blocks found by ``lookup``."""
         for block in hits:
             if block.holders == 0:
-                assert block.content_hash is not None
-                del self._reusable[block.content_hash]
+                del self._reusable[block]
             block.holders += 1
 
     def allocate(self, count: int) -> list[Block] | None:
@@ -88,31 +88,40 @@ class KvCache:
                 self._blank -= 1
                 block = Block()
             else:
-                content_hash, block = self._reusable.popitem(last=False)
-                del self._by_hash[content_hash]
-                block.content_hash = None
+                block, _ = self._reusable.popitem(last=False)
+                self._unhash(block)
             block.holders = 1
             blocks.append(block)
         return blocks
 
     def publish(self, block: Block, content_hash: int | None) -> None:
-        """Make a block that has become full findable. A duplicate stays anonymous."""
-        if (
-            not self.enable_prefix_caching
-            or content_hash is None
-            or block.content_hash is not None
-            or content_hash in self._by_hash
-        ):
+        """Make a block that has become full findable; of several alike the oldest is found."""
+        if not self.enable_prefix_caching or content_hash is None or block.content_hash is not None:
             return
         block.content_hash = content_hash
-        self._by_hash[content_hash] = block
+        if self._by_hash.setdefault(content_hash, block) is not block:
+            self._twins.setdefault(content_hash, []).append(block)
+
+    def _unhash(self, block: Block) -> None:
+        content_hash = block.content_hash
+        assert content_hash is not None
+        block.content_hash = None
+        twins = self._twins.get(content_hash)
+        if twins is None:
+            del self._by_hash[content_hash]
+            return
+        if self._by_hash[content_hash] is block:
+            self._by_hash[content_hash] = twins.pop(0)
+        else:
+            twins.remove(block)
+        if not twins:
+            del self._twins[content_hash]
 
     def forget(self, blocks: Iterable[Block]) -> None:
         """Un-hash blocks about to be released, but those that others hold too."""
         for block in blocks:
             if block.holders == 1 and block.content_hash is not None:
-                del self._by_hash[block.content_hash]
-                block.content_hash = None
+                self._unhash(block)
 
     def release(self, blocks: list[Block]) -> None:
         """Give back a request's blocks, in sequence order; the list is emptied."""
@@ -124,7 +133,7 @@ class KvCache:
             if block.content_hash is None:
                 self._blank += 1
             else:
-                self._reusable[block.content_hash] = block
+                self._reusable[block] = None
 
     def check(self, held: Iterable[Block]) -> None:
         """Raise AssertionError unless the blocks in ``held`` (with repeats) and ours add up."""
@@ -136,5 +145,8 @@ class KvCache:
         assert all(blocks[key].holders == count for key, count in holders.items())
         assert self._blank >= 0
         assert self._blank + len(self._reusable) + len(blocks) == self.total_blocks
-        assert all(block.holders == 0 for block in self._reusable.values())
-        assert all(self._by_hash.get(key) is block for key, block in self._reusable.items())
+        assert all(block.holders == 0 for block in self._reusable)
+        for block in self._reusable:
+            assert block.content_hash is not None
+            found = self._by_hash[block.content_hash]
+            assert found is block or block in self._twins[block.content_hash]

@@ -28,6 +28,8 @@ class EngineRequest:
     salt, from which hashes of later blocks follow. ``output_tokens_target`` is exactly how many
     tokens will be generated; 0 is a pooling request, done when its prompt is computed.
     ``lost_tokens`` were computed and dropped by the last preemption and not yet computed again.
+    ``traffic`` is the kind that a draft's acceptance is given for; of it, at most
+    ``most_drafted_tokens`` are drafted a step (None: as many as the engine does; 0: none).
     """
 
     request_id: str
@@ -37,11 +39,15 @@ class EngineRequest:
     arrived_at: float = 0.0
     prompt_block_hashes: Sequence[int] = ()
     content_key: int = 0
+    traffic: str = ""
+    most_drafted_tokens: int | None = None
 
     state: RequestState = RequestState.WAITING
     arrival_number: int = -1
     computed_tokens: int = 0
     output_tokens: int = 0
+    drafted_tokens: int = 0
+    published_blocks: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
     lost_tokens: int = 0

@@ -13,15 +13,20 @@ class StepResult:
 
     ``running``, ``waiting``, ``free_seats`` and ``free_blocks`` describe the step while it ran:
     after all admissions, before finished requests left. So a step with free seats and free blocks
-    had room that the engine's queue did not fill.
+    had room that the engine's queue did not fill. ``decode_tokens`` are those computed in
+    ``decode_rows``, drafted ones included; ``sampled`` are the requests that got one or more of the
+    ``generated_tokens``, each once.
     """
 
     number: int
     started_at: float
     duration_seconds: float
     prefill_tokens: int
+    decode_rows: int
     decode_tokens: int
     kv_tokens_read: int
+    attention_pairs: float
+    generated_tokens: int
     running: int
     waiting: int
     free_seats: int
