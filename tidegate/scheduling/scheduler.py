@@ -21,16 +21,17 @@ but ``apply_policy`` and the snapshots, which are O(n).
 
 from __future__ import annotations
 
+from collections.abc import Container
 from math import ceil, inf
 
-from tidegate.scheduling.contracts import Policy, SchedulingMode, Stop, TenantPolicy
-from tidegate.scheduling.lazy_heap import LazyHeap
+from tidegate.scheduling.contracts import Policy, SchedulingMode, TenantPolicy
+from tidegate.scheduling.job import Job
+from tidegate.scheduling.job_heap import JobHeap
 from tidegate.scheduling.ledger import Ledger
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.selection import Selection
-from tidegate.scheduling.state import Flight, TenantSnapshot, TenantState, TierSnapshot, TierState
-from tidegate.scheduling.tenant_queue import Waiting
+from tidegate.scheduling.state import TenantSnapshot, TenantState, TierSnapshot, TierState
 
 HELD_RETRY_SECONDS = 30
 """Retry-After of a held tenant: a person lifts the hold, so no figure is truer than another."""
@@ -46,9 +47,10 @@ class Scheduler:
         self._ledger = Ledger(self._selection)
         self._tiers: dict[str, TierState] = {}
         self._tenants: dict[str, TenantState] = {}
-        self._waiting: dict[str, Waiting[TenantState]] = {}
-        self._flights: dict[str, Flight] = {}
-        self._expiries: LazyHeap[Waiting[TenantState]] = LazyHeap()
+        self._jobs: dict[str, Job] = {}
+        self._queued = 0
+        self._expiries = JobHeap()
+        self._pushes = 0
         self._expired: Ended = []
         self._arrivals = 0
         self._dispatches = 0
@@ -61,7 +63,7 @@ class Scheduler:
         BODY_TOO_LARGE (for the empty queue too). ValueError: its id is in use, or a size is
         negative.
         """
-        if request.id in self._waiting or request.id in self._flights:
+        if request.id in self._jobs:
             raise ValueError(f"request id {request.id!r} is in use")
         if (
             request.prompt_tokens < 0
@@ -71,32 +73,36 @@ class Scheduler:
         ):
             raise ValueError(f"request {request.id!r} has a negative size or no sequence")
         tenant = self._tenants.get(request.tenant)
-        if tenant is None or tenant.policy is None:
+        if tenant is None:
             return Outcome.FORBIDDEN
-        if tenant.policy.stop is not Stop.NONE:
-            return Outcome.HELD
+        if tenant.closed is not None:
+            return tenant.closed
         if request.deadline is not None and request.deadline <= now:
             return Outcome.DEADLINE_EXCEEDED
         if refusal := tenant.queue.refusal(request):
             return refusal
         request.arrival = now
         self._arrivals += 1
-        self._enqueue(Waiting(request, tenant, self._arrivals), now)
+        self._enqueue(Job(request, tenant, self._arrivals), now)
         return None
 
-    def next(self, now: float) -> Request | None:
-        """The request to dispatch now, counted in flight from here on; None: nothing may go."""
-        if (expiry := self._expiries.first()) is not None and expiry[0] <= now:
-            self._collect_expired(now)
-        tenant = self._selection.first()
+    def next(self, now: float, closed: Container[str] = ()) -> Request | None:
+        """The request to dispatch now, counted in flight from here on; None: nothing may go.
+
+        ``closed``: names of tiers whose requests may not go now, where the host has a gate for
+        each; in arrival order the first waits for its gate, and all others behind it.
+        """
+        tenant = self._choose(now, closed)
         if tenant is None:
             return None
-        waiting = tenant.queue.first()
-        request = waiting.request
-        self._flights[request.id] = self._ledger.charge(request, tenant, waiting.order)
-        self._take_out(waiting)
+        job = tenant.queue.pop()
+        self._expiries.leave()
+        self._queued -= 1
+        self._ledger.charge(job)
+        request, tier = job.request, job.tier
+        tier.queued -= 1
+        tier.running += 1
         tenant.in_flight += 1
-        tenant.tier.running += 1
         self._dispatches += 1
         request.sequence = self._dispatches
         request.dispatched = now
@@ -104,15 +110,14 @@ class Scheduler:
         self._selection.refresh(tenant)
         return request
 
-    def peek(self, now: float) -> Request | None:
+    def peek(self, now: float, closed: Container[str] = ()) -> Request | None:
         """What :meth:`next` would dispatch now, for a host that must first make room for it."""
-        self._collect_expired(now)
-        tenant = self._selection.first()
+        tenant = self._choose(now, closed)
         return None if tenant is None else tenant.queue.first().request
 
     def progress(self, request_id: str, output_tokens: int, now: float) -> None:
         """The engine produced so many more output tokens; 0: it finished the prefill."""
-        self._ledger.progress(self._flights[request_id], output_tokens)
+        self._ledger.progress(self._in_flight(request_id), output_tokens)
 
     def finish(self, request_id: str, usage: Usage | None, now: float) -> None:
         """A dispatched request has ended, however; exactly once (KeyError: it is not in flight).
@@ -120,17 +125,17 @@ class Scheduler:
         ``usage`` None: what was seen is billed, the estimated prompt once it has started and the
         output of its progress; nothing where the engine did nothing.
         """
-        flight = self._flights.pop(request_id)
-        self._ledger.settle(flight, usage)
-        self._land(flight)
+        job = self._in_flight(request_id)
+        self._ledger.settle(job, usage)
+        self._land(job)
 
     def cancel(self, request_id: str, now: float) -> bool:
         """Drop a queued request; False: it does not wait (any more)."""
-        waiting = self._waiting.get(request_id)
-        if waiting is None:
+        job = self._jobs.get(request_id)
+        if job is None or not job.waiting:
             return False
-        self._take_out(waiting)
-        self._selection.refresh(waiting.owner)
+        self._drop(job)
+        self._selection.refresh(job.tenant)
         return True
 
     def requeue(self, request_id: str, now: float) -> Outcome | None:
@@ -139,16 +144,15 @@ class Scheduler:
         Its charge is undone. Not None: it has no place any more (FORBIDDEN, HELD) and has ended.
         KeyError: it is not in flight.
         """
-        flight = self._flights.pop(request_id)
-        request, tenant = flight.request, flight.tenant
-        self._ledger.undo(flight)
-        lost = _lost_place(tenant)
-        self._land(flight)
-        if lost is not None:
+        job = self._in_flight(request_id)
+        request, tenant = job.request, job.tenant
+        self._ledger.undo(job)
+        self._land(job)
+        if (lost := tenant.lost_place()) is not None:
             return lost
         request.sequence = request.dispatched = None
         request.output_tokens = 0
-        self._enqueue(Waiting(request, tenant, flight.order), now)
+        self._enqueue(Job(request, tenant, job.order), now)
         return None
 
     def expire(self, now: float) -> Ended:
@@ -179,16 +183,19 @@ class Scheduler:
         ended: Ended = []
         for name, tenant in list(self._tenants.items()):
             if name not in names:
-                tenant.policy = None
-            if (lost := _lost_place(tenant)) is not None:
-                for waiting in sorted(tenant.queue, key=lambda each: each.order):
-                    self._take_out(waiting)
-                    ended.append((waiting.request, lost))
+                tenant.set_policy(None)
+            if (lost := tenant.lost_place()) is not None:
+                for job in sorted(tenant.queue, key=_arrived):
+                    self._drop(job)
+                    ended.append((job.request, lost))
                 self._selection.refresh(tenant)
             self._forget_if_gone(tenant)
         kept = [row.name for row in policy.tiers]
         self._tiers = {name: self._tiers[name] for name in kept}
-        self._selection.tiers.set_tiers([tier.account for tier in self._tiers.values()])
+        self._selection.tiers.apply_policy(
+            policy.between_tiers, [(tier.account, tier.policy) for tier in self._tiers.values()]
+        )
+        self._restart_expiries()
         first_come = policy.scheduling_mode is not SchedulingMode.TIDEGATE
         self._selection.set_order(first_come, self._tenants.values())
         return ended
@@ -200,7 +207,7 @@ class Scheduler:
         after which whatever fills its queue now is gone.
         """
         tenant = self._tenants.get(name)
-        if tenant is None or tenant.policy is None or tenant.policy.stop is not Stop.NONE:
+        if tenant is None or tenant.closed is not None:
             return HELD_RETRY_SECONDS
         longest = tenant.queue.limits.max_wait_seconds
         measured = tenant.drain_rate.next_place_seconds(now)
@@ -212,24 +219,24 @@ class Scheduler:
 
     def queued(self) -> int:
         """Requests that wait."""
-        return len(self._waiting)
+        return self._queued
 
     def in_flight(self) -> int:
         """Requests dispatched and not ended."""
-        return len(self._flights)
+        return len(self._jobs) - self._queued
 
     def tenant_snapshots(self, now: float) -> list[TenantSnapshot]:
         """Every tenant of the policy, and those that left it with requests in flight; O(n)."""
         return [
             TenantSnapshot(
                 name=tenant.name,
-                tier=tenant.tier.policy.name,
+                tier=tenant.tier.name,
                 queued=tenant.queue.size,
                 queued_bytes=tenant.queue.bytes,
                 running=tenant.in_flight,
                 service_tokens_total=tenant.service.published,
                 longest_wait_seconds=max(
-                    (now - waiting.request.arrival for waiting in tenant.queue), default=0.0
+                    (now - job.request.arrival for job in tenant.queue), default=0.0
                 ),
             )
             for tenant in self._tenants.values()
@@ -242,70 +249,89 @@ class Scheduler:
             for name, tier in self._tiers.items()
         ]
 
-    def _enqueue(self, waiting: Waiting[TenantState], now: float) -> None:
-        tenant = waiting.owner
+    def _choose(self, now: float, closed: Container[str]) -> TenantState | None:
+        if (expiry := self._expiries.first()) is not None and expiry[0] <= now:
+            self._collect_expired(now)
+        return self._selection.first(closed)
+
+    def _in_flight(self, request_id: str) -> Job:
+        job = self._jobs[request_id]
+        if job.waiting:
+            raise KeyError(request_id)
+        return job
+
+    def _enqueue(self, job: Job, now: float) -> None:
+        tenant = job.tenant
         if not tenant.queue.size:
             tenant.drain_rate.waiting(now)
-        tenant.queue.push(waiting)
+        tenant.queue.push(job)
         tenant.tier.queued += 1
-        self._waiting[waiting.request.id] = waiting
-        self._set_expiry(waiting)
+        self._jobs[job.request.id] = job
+        self._queued += 1
+        self._watch(job)
         if tenant.account.entry is None or self._selection.in_arrival_order:
             self._selection.refresh(tenant)
 
-    def _take_out(self, waiting: Waiting[TenantState]) -> None:
-        """Out of its queue; the caller refreshes the selection."""
-        waiting.owner.queue.remove(waiting)
-        waiting.owner.tier.queued -= 1
-        del self._waiting[waiting.request.id]
-        if waiting.expiry is not None:
-            self._expiries.withdraw(waiting.expiry)
-            waiting.expiry = None
+    def _drop(self, job: Job) -> None:
+        """Out of its queue, and gone; the caller refreshes the selection."""
+        job.tenant.queue.remove(job)
+        job.tenant.tier.queued -= 1
+        self._expiries.leave()
+        del self._jobs[job.request.id]
+        self._queued -= 1
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, job: Job) -> None:
         """Out of flight, its account being settled."""
-        tenant = flight.tenant
+        tenant = job.tenant
+        del self._jobs[job.request.id]
         tenant.in_flight -= 1
-        flight.tier.running -= 1
-        self._selection.refresh(tenant)
-        self._forget_if_gone(tenant)
+        job.tier.running -= 1
+        if tenant.queue.size and tenant.account.entry is None:
+            self._selection.refresh(tenant)
+        elif tenant.policy is None:
+            self._forget_if_gone(tenant)
 
     def _forget_if_gone(self, tenant: TenantState) -> None:
         if tenant.policy is None and not tenant.in_flight:
             del self._tenants[tenant.name]
 
-    def _set_expiry(self, waiting: Waiting[TenantState]) -> None:
-        if waiting.expiry is not None:
-            self._expiries.withdraw(waiting.expiry)
-        waiting.expiry = self._expiries.push(_expires(waiting), waiting.order, waiting)
+    def _watch(self, job: Job) -> None:
+        """End it when it has waited too long."""
+        request = job.request
+        expires = request.arrival + job.tenant.tier.policy.queue.max_wait_seconds
+        if request.deadline is not None and request.deadline < expires:
+            expires = request.deadline
+        self._pushes += 1
+        self._expiries.push((expires, self._pushes, job))
+
+    def _restart_expiries(self) -> None:
+        """The longest waits may have changed."""
+        self._expiries = JobHeap()
+        for job in self._jobs.values():
+            if job.waiting:
+                self._watch(job)
 
     def _collect_expired(self, now: float) -> None:
         while (entry := self._expiries.first()) is not None and entry[0] <= now:
-            waiting: Waiting[TenantState] = entry[2]
-            request = waiting.request
-            by_deadline = request.deadline is not None and request.deadline <= entry[0]
-            self._take_out(waiting)
-            self._selection.refresh(waiting.owner)
-            self._expired.append(
-                (
-                    request,
-                    Outcome.DEADLINE_EXCEEDED if by_deadline else Outcome.QUEUE_WAIT_EXCEEDED,
-                )
-            )
+            job: Job = entry[-1]
+            by_deadline = job.request.deadline is not None and job.request.deadline <= entry[0]
+            self._drop(job)
+            self._selection.refresh(job.tenant)
+            outcome = Outcome.DEADLINE_EXCEEDED if by_deadline else Outcome.QUEUE_WAIT_EXCEEDED
+            self._expired.append((job.request, outcome))
 
     def _apply_tiers(self, policy: Policy) -> None:
         for row in policy.tiers:
             tier = self._tiers.get(row.name)
             if tier is None:
-                served_tokens = self._selection.tiers.served_tokens
-                self._tiers[row.name] = TierState(row, served_tokens)
+                self._tiers[row.name] = TierState(row, self._selection.tiers.served)
                 continue
-            old, tier.policy = tier.policy, row
-            self._selection.tiers.change(tier.account, row)
-            if old.fairness.quantum_in_force != row.fairness.quantum_in_force:
+            old = tier.policy.fairness
+            tier.set_policy(row)
+            if old.quantum_in_force != row.fairness.quantum_in_force:
                 tier.robin.set_quantum(row.fairness.quantum_in_force)
-            if old.fairness.unit is not row.fairness.unit:
-                # Tokens and requests do not convert: all start even.
+            if old.unit is not row.fairness.unit:
+                # Costs of two units do not convert: all start even.
                 for tenant in self._tenants.values():
                     if tenant.tier is tier:
                         tier.robin.set_debt(tenant.account, 0.0)
@@ -317,15 +343,12 @@ class Scheduler:
             in_arrival_order = self._selection.in_arrival_order
             self._tenants[row.name] = TenantState(row, tier, in_arrival_order)
             return
-        tenant.policy = row
+        tenant.set_policy(row)
         if tenant.tier is not tier:
             self._move(tenant, tier)
         if tenant.account.weight != row.weight:
             tier.robin.set_weight(tenant.account, row.weight)
-        old_limits, tenant.queue.limits = tenant.queue.limits, tier.policy.queue
-        if old_limits.max_wait_seconds != tier.policy.queue.max_wait_seconds:
-            for waiting in list(tenant.queue):
-                self._set_expiry(waiting)
+        tenant.queue.limits = tier.policy.queue
         self._selection.refresh(tenant)
 
     def _move(self, tenant: TenantState, tier: TierState) -> None:
@@ -334,20 +357,10 @@ class Scheduler:
         self._selection.leave(tenant)
         old.queued -= tenant.queue.size
         tier.queued += tenant.queue.size
-        same_unit = old.policy.fairness.unit is tier.policy.fairness.unit
-        debt = old.robin.debt(tenant.account) if same_unit else 0.0
+        debt = old.robin.debt(tenant.account) if old.unit is tier.unit else 0.0
         tenant.tier = tier
         tier.robin.set_debt(tenant.account, debt)
 
 
-def _lost_place(tenant: TenantState) -> Outcome | None:
-    """Why none of its requests may wait."""
-    if tenant.policy is None:
-        return Outcome.FORBIDDEN
-    return Outcome.HELD if tenant.policy.stop is Stop.HOLD_AND_DRAIN else None
-
-
-def _expires(waiting: Waiting[TenantState]) -> float:
-    request = waiting.request
-    latest = request.arrival + waiting.owner.queue.limits.max_wait_seconds
-    return latest if request.deadline is None else min(latest, request.deadline)
+def _arrived(job: Job) -> int:
+    return job.order

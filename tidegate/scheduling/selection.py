@@ -8,7 +8,7 @@ flight.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from tidegate.scheduling.lazy_heap import LazyHeap
 from tidegate.scheduling.state import TenantState, TierState
@@ -28,15 +28,15 @@ class Selection:
         self._arrivals: LazyHeap[TenantState] = LazyHeap()
         """Them by their oldest request, in arrival order only."""
 
-    def first(self) -> TenantState | None:
-        """The tenant to dispatch of now."""
+    def first(self, closed: Container[str] = ()) -> TenantState | None:
+        """The tenant to dispatch of now, of no tier whose name is in ``closed``."""
         if self.in_arrival_order:
             entry = self._arrivals.first()
             if entry is None:
                 return None
             tenant: TenantState = entry[2]
-            return tenant
-        tier = self.tiers.first()
+            return None if tenant.tier.name in closed else tenant
+        tier = self.tiers.first(closed)
         if tier is None:
             return None
         account = tier.owner.robin.first()
@@ -46,11 +46,11 @@ class Selection:
         """Take note of what may have changed about it."""
         if not tenant.may_dispatch():
             self.leave(tenant)
-            return
-        if tenant.account.entry is None:
-            self._enter(tenant)
-        if self.in_arrival_order:
-            self._place(tenant)
+        else:
+            if tenant.account.entry is None:
+                self._enter(tenant)
+            if self.in_arrival_order:
+                self._place(tenant)
 
     def leave(self, tenant: TenantState) -> None:
         """Take it out, until the next refresh."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
-from tidegate.scheduling.contracts import TenantPolicy, TierPolicy
+from tidegate.scheduling.contracts import Stop, TenantPolicy, TierPolicy
 from tidegate.scheduling.cost import OutputMean
 from tidegate.scheduling.deficit_round_robin import Account, DeficitRoundRobin
 from tidegate.scheduling.drain_rate import DrainRate
 from tidegate.scheduling.lazy_heap import Entry
-from tidegate.scheduling.request import Request
+from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.tenant_queue import TenantQueue
-from tidegate.scheduling.tiers import UNCHARGED, Grant, TierAccount
+from tidegate.scheduling.tiers import TierAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,22 @@ class ServiceTotal:
 class TierState:
     """One tier of the policy in force."""
 
-    __slots__ = ("account", "output_mean", "policy", "queued", "robin", "running", "service")
+    __slots__ = (
+        "account",
+        "max_in_flight",
+        "name",
+        "output_mean",
+        "policy",
+        "queued",
+        "robin",
+        "running",
+        "service",
+        "unit",
+    )
 
-    def __init__(self, policy: TierPolicy, served_tokens: float) -> None:
-        self.policy = policy
-        self.account: TierAccount[TierState] = TierAccount(self, policy, served_tokens)
+    def __init__(self, policy: TierPolicy, served: float) -> None:
+        self.name = policy.name
+        self.account: TierAccount[TierState] = TierAccount(self, policy, served)
         self.robin: DeficitRoundRobin[TenantState] = DeficitRoundRobin(
             policy.fairness.quantum_in_force
         )
@@ -72,6 +84,13 @@ class TierState:
         self.queued = 0
         self.running = 0
         self.service = ServiceTotal()
+        self.set_policy(policy)
+
+    def set_policy(self, policy: TierPolicy) -> None:
+        """New terms; what every decision reads is laid out flat."""
+        self.policy = policy
+        self.unit = policy.fairness.unit
+        self.max_in_flight = inf if policy.max_in_flight is None else policy.max_in_flight
 
 
 class TenantState:
@@ -81,6 +100,7 @@ class TenantState:
         "account",
         "arrival_entry",
         "at_limit",
+        "closed",
         "drain_rate",
         "in_flight",
         "name",
@@ -93,9 +113,8 @@ class TenantState:
 
     def __init__(self, policy: TenantPolicy, tier: TierState, in_arrival_order: bool) -> None:
         self.name = policy.name
-        self.policy: TenantPolicy | None = policy
         self.tier = tier
-        self.queue: TenantQueue[TenantState] = TenantQueue(tier.policy.queue, in_arrival_order)
+        self.queue = TenantQueue(tier.policy.queue, in_arrival_order)
         self.account: Account[TenantState] = Account(self, policy.weight)
         self.account.tag = tier.robin.virtual_time
         self.in_flight = 0
@@ -106,40 +125,24 @@ class TenantState:
         self.output_mean = OutputMean()
         self.drain_rate = DrainRate()
         self.service = ServiceTotal()
+        self.set_policy(policy)
+
+    def set_policy(self, policy: TenantPolicy | None) -> None:
+        """New terms."""
+        self.policy = policy
+        self.closed: Outcome | None = None
+        """Why it may not submit."""
+        if policy is None:
+            self.closed = Outcome.FORBIDDEN
+        elif policy.stop is not Stop.NONE:
+            self.closed = Outcome.HELD
+
+    def lost_place(self) -> Outcome | None:
+        """Why none of its requests may wait."""
+        if self.policy is not None and self.policy.stop is not Stop.HOLD_AND_DRAIN:
+            return None
+        return self.closed
 
     def may_dispatch(self) -> bool:
         """Something waits, and its limit in flight leaves room."""
-        limit = self.tier.policy.max_in_flight
-        return self.queue.size > 0 and (limit is None or self.in_flight < limit)
-
-
-class Flight:
-    """One dispatched request and what was charged for it."""
-
-    __slots__ = (
-        "charged_tokens",
-        "contended",
-        "grant",
-        "order",
-        "request",
-        "served_tokens",
-        "started",
-        "tenant",
-        "tier",
-        "unit",
-    )
-
-    def __init__(
-        self, request: Request, tenant: TenantState, order: int, charged_tokens: float
-    ) -> None:
-        self.request = request
-        self.tenant = tenant
-        self.tier = tenant.tier
-        """Which dispatched it: its account is settled there though the tenant may have moved."""
-        self.order = order
-        self.unit = self.tier.policy.fairness.unit
-        self.charged_tokens = charged_tokens
-        self.contended = False
-        self.grant: Grant = UNCHARGED
-        self.started = False
-        self.served_tokens = 0
+        return self.queue.size > 0 and self.in_flight < self.tier.max_in_flight

@@ -12,35 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import Generic, TypeVar
 
 from tidegate.scheduling.contracts import QueueLimits
-from tidegate.scheduling.lazy_heap import Entry, LazyHeap
+from tidegate.scheduling.job import Job
+from tidegate.scheduling.job_heap import JobHeap
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 
-T = TypeVar("T")
 
-
-class Waiting(Generic[T]):
-    """One request in a queue; ``owner`` is the host's object for its tenant."""
-
-    __slots__ = ("entry", "expires", "expiry", "order", "owner", "request")
-
-    def __init__(self, request: Request, owner: T, order: int) -> None:
-        self.request = request
-        self.owner = owner
-        self.order = order
-        """Rises with arrival, over all tenants."""
-        self.entry: Entry | None = None
-        """Its place in the tenant's queue; unset: it does not wait."""
-        self.expiry: Entry | None = None
-        """Its place in the heap of expiries."""
-        self.expires = inf
-        """When it has waited too long."""
-
-
-class TenantQueue(Generic[T]):
+class TenantQueue:
     """Waiting requests of one tenant; O(log n) amortised."""
 
     __slots__ = ("_heap", "_in_arrival_order", "bytes", "limits", "size")
@@ -51,56 +31,67 @@ class TenantQueue(Generic[T]):
         """Requests that wait."""
         self.bytes = 0
         """Bytes that they hold."""
-        self._heap: LazyHeap[Waiting[T]] = LazyHeap()
+        self._heap = JobHeap()
         self._in_arrival_order = in_arrival_order
 
-    def __iter__(self) -> Iterator[Waiting[T]]:
+    def __iter__(self) -> Iterator[Job]:
         """In no order; O(n)."""
         return iter(self._heap)
 
     def refusal(self, request: Request) -> Outcome | None:
         """Why it may not enter."""
         limits = self.limits
-        if request.body_bytes > limits.max_bytes:
-            return Outcome.BODY_TOO_LARGE
-        if self.size >= limits.max_requests or self.bytes + request.body_bytes > limits.max_bytes:
-            return Outcome.QUEUE_FULL
-        return None
+        if self.bytes + request.body_bytes > limits.max_bytes:
+            too_large = request.body_bytes > limits.max_bytes
+            return Outcome.BODY_TOO_LARGE if too_large else Outcome.QUEUE_FULL
+        return Outcome.QUEUE_FULL if self.size >= limits.max_requests else None
 
-    def push(self, waiting: Waiting[T]) -> None:
+    def push(self, job: Job) -> None:
         """Let it in."""
-        waiting.entry = self._heap.push(self._key(waiting.request), waiting.order, waiting)
+        request = job.request
+        if self._in_arrival_order:
+            self._heap.push((0, inf, job.order, job))
+        else:
+            deadline = request.deadline
+            self._heap.push(
+                (-request.priority, inf if deadline is None else deadline, job.order, job)
+            )
         self.size += 1
-        self.bytes += waiting.request.body_bytes
+        self.bytes += request.body_bytes
 
-    def first(self) -> Waiting[T]:
+    def first(self) -> Job:
         """The next to dispatch; the queue must not be empty."""
         entry = self._heap.first()
         if entry is None:
             raise IndexError("first of an empty queue")
-        first: Waiting[T] = entry[2]
+        first: Job = entry[-1]
         return first
 
-    def remove(self, waiting: Waiting[T]) -> None:
-        """Let one that waits here go."""
-        if waiting.entry is None:
-            raise ValueError(f"request {waiting.request.id!r} does not wait")
-        self._heap.withdraw(waiting.entry)
-        waiting.entry = None
+    def pop(self) -> Job:
+        """Take the next to dispatch out; the queue must not be empty."""
+        job = self._heap.pop()
+        if job is None:
+            raise IndexError("pop of an empty queue")
+        job.waiting = False
         self.size -= 1
-        self.bytes -= waiting.request.body_bytes
+        self.bytes -= job.request.body_bytes
+        return job
+
+    def remove(self, job: Job) -> None:
+        """Let one that waits here go."""
+        if not job.waiting:
+            raise ValueError(f"request {job.request.id!r} does not wait")
+        job.waiting = False
+        self.size -= 1
+        self.bytes -= job.request.body_bytes
+        self._heap.leave()
 
     def reorder(self, in_arrival_order: bool) -> None:
         """Change the order for all that wait and all to come; O(n log n)."""
         if in_arrival_order == self._in_arrival_order:
             return
         self._in_arrival_order = in_arrival_order
-        waiting = list(self._heap)
-        self._heap = LazyHeap()
-        for each in waiting:
-            each.entry = self._heap.push(self._key(each.request), each.order, each)
-
-    def _key(self, request: Request) -> tuple[int, float]:
-        if self._in_arrival_order:
-            return (0, 0.0)
-        return (-request.priority, inf if request.deadline is None else request.deadline)
+        jobs, self._heap = list(self._heap), JobHeap()
+        self.size = self.bytes = 0
+        for job in jobs:
+            self.push(job)

@@ -1,32 +1,36 @@
-"""Which tier goes next: reservations first, then priority under the limits.
+"""Which tier goes next: reservations first, then priority or weight, under the limits.
 
 Theory of operation: mClock (Gulati, Merchant, Varman, OSDI 2010) with measured service in the place
-of its clock, because an engine's capacity is not a known rate. ``served_tokens`` counts the prompt
-and output tokens that the engine is seen to have worked on, over all tiers; it only rises.
+of its clock, because an engine's capacity is not a known rate. ``served`` counts the work that the
+engine is seen to have done over all tiers; it only rises. Costs are in the same unit.
 
-* ``reservation_tag``: the value of ``served_tokens`` at which the tier is due by its reservation
-  ``r``. A request dispatched because the tier was due moves it on by cost / r, and corrections of
-  its cost follow. One dispatched in excess only sets it to at least ``served_tokens + cost / r``:
-  the tier was just served, and what it took beyond its reservation does not count against it.
+* ``reservation_tag``: the value of ``served`` at which the tier is due by its reservation ``r``. A
+  request dispatched because the tier was due moves it on by cost / r, and corrections of its cost
+  follow. One dispatched in excess only sets it to at least ``served + cost / r``: the tier was just
+  served, and what it took beyond its reservation does not count against it.
 * ``limit_tag``: the value at which the tier is below its limit ``m`` again; moved on by cost / m by
   what is dispatched while another tier waits. Capacity that no other tier waits for is not limited.
-* A tier that begins to wait has both tags lifted to ``served_tokens``: no credit for the past.
+* ``share``: its place among the tiers it shares the rest with (``tier_turns``): by priority
+  (Strict) or by weight (Weighted).
+* A tier that begins to wait has both tags lifted to ``served``: no credit for the past.
 
 The tier to go next is the one longest overdue; where none is due, of those under their limit the
-one of highest priority; where all that wait are over it, the one that comes under it first (work
-conservation). Equal priorities share evenly, by start-time fair queueing.
+one whose turn it is; where all that wait are over it, the one that comes under it first (work
+conservation).
 
-Bound: while a tier waits and something may be dispatched, it is dispatched at least
-``r x served_tokens`` minus one request, since its tag never leads ``served_tokens`` by more than
-the cost / r of one request.
+Bounds: while a tier waits and something may be dispatched, it is dispatched at least
+``r x served`` minus one request, since its tag never leads ``served`` by more than the cost / r of
+one request. What two tiers are given in excess of their reservations, while both wait below their
+limits, is even by weight within ``tier_turns.weighted_bound``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from tidegate.scheduling.contracts import TierPolicy
+from tidegate.scheduling.contracts import BetweenTiers, TierPolicy
+from tidegate.scheduling.tier_turns import Share, Turn
 
 T = TypeVar("T")
 
@@ -37,23 +41,22 @@ class TierAccount(Generic[T]):
     __slots__ = (
         "limit_ratio",
         "limit_tag",
+        "name",
         "owner",
-        "priority",
         "reservation_tag",
         "reserved_ratio",
-        "turn_tag",
+        "share",
         "waiting",
     )
 
-    def __init__(self, owner: T, policy: TierPolicy, served_tokens: float) -> None:
+    def __init__(self, owner: T, policy: TierPolicy, served: float) -> None:
+        self.name = policy.name
         self.owner = owner
-        self.priority = policy.priority
         self.reserved_ratio = policy.reserved_percent / 100
         self.limit_ratio = policy.max_percent / 100
-        self.reservation_tag = served_tokens
-        self.limit_tag = served_tokens
-        self.turn_tag = 0.0
-        """Dispatched tokens, for evenness between equal priorities."""
+        self.reservation_tag = served
+        self.limit_tag = served
+        self.share = Share()
         self.waiting = False
 
 
@@ -64,104 +67,127 @@ class Grant(NamedTuple):
     """By the reservation."""
     limited: bool
     """Counted against the limit."""
+    shared: bool
+    """Counted in its share."""
+    contended: bool
+    """Another tier that it shares with waited."""
 
 
-UNCHARGED = Grant(due=False, limited=False)
+_GRANTS = [Grant(*(bool(bits & bit) for bit in (8, 4, 2, 1))) for bits in range(16)]
+"""All of them, made once: a dispatch picks one."""
 
 
 class Tiers(Generic[T]):
     """The tiers of a pool, at most 64: a decision looks at each once."""
 
-    __slots__ = ("_tiers", "_turns", "served_tokens")
+    __slots__ = ("_tiers", "_turns", "_waiting", "_weighted", "served")
 
     def __init__(self) -> None:
         self._tiers: Sequence[TierAccount[T]] = ()
-        self._turns: dict[int, float] = {}
-        """By priority: the turn tag last served."""
-        self.served_tokens = 0.0
+        self._turns: dict[int, Turn] = {}
+        """By rank."""
+        self._weighted = False
+        self._waiting = 0
+        """How many tiers wait."""
+        self.served = 0.0
+        """Work that the engine was seen to do; the ledger adds to it."""
 
-    def set_tiers(self, tiers: Sequence[TierAccount[T]]) -> None:
-        """All tiers of the policy in force."""
-        self._tiers = tiers
+    def apply_policy(
+        self, rule: BetweenTiers, tiers: Sequence[tuple[TierAccount[T], TierPolicy]]
+    ) -> None:
+        """All tiers and their terms from now on.
+
+        What is owed under the old terms is restated in the new; who comes to share with others
+        than before starts even with them.
+        """
+        weighted = rule is BetweenTiers.WEIGHTED
+        if weighted is not self._weighted:
+            self._weighted = weighted
+            self._turns = {}
+        for tier, policy in tiers:
+            self._restate(tier, policy)
+            rank = 0 if weighted else -policy.priority
+            turn = self._turns.setdefault(rank, Turn())
+            tier.share.join(turn, rank, policy.weight if weighted else 1)
+        self._tiers = [tier for tier, _ in tiers]
+        self._turns = {tier.share.rank: tier.share.turn for tier in self._tiers}
 
     def enter(self, tier: TierAccount[T]) -> None:
         """It begins to wait."""
         tier.waiting = True
+        self._waiting += 1
+        tier.share.enter()
         self.forget_credit(tier)
 
     def leave(self, tier: TierAccount[T]) -> None:
         """Nothing of it waits any more."""
         tier.waiting = False
+        self._waiting -= 1
+        tier.share.leave()
 
     def forget_credit(self, tier: TierAccount[T]) -> None:
         """No claim from before now."""
-        tier.reservation_tag = max(tier.reservation_tag, self.served_tokens)
-        tier.limit_tag = max(tier.limit_tag, self.served_tokens)
-        tier.turn_tag = max(tier.turn_tag, self._turns.get(tier.priority, 0.0))
+        served = self.served
+        if tier.reservation_tag < served:
+            tier.reservation_tag = served
+        if tier.limit_tag < served:
+            tier.limit_tag = served
+        tier.share.forget_credit()
 
-    def first(self) -> TierAccount[T] | None:
-        """The tier to go next; None: none waits."""
-        served = self.served_tokens
+    def first(self, closed: Container[str] = ()) -> TierAccount[T] | None:
+        """The tier to go next, none whose name is in ``closed``; None: none waits."""
+        served = self.served
         due: TierAccount[T] | None = None
         under: TierAccount[T] | None = None
         over: TierAccount[T] | None = None
         for tier in self._tiers:
-            if not tier.waiting:
+            if not tier.waiting or (closed and tier.name in closed):
                 continue
             if tier.reserved_ratio and tier.reservation_tag <= served:
                 if due is None or tier.reservation_tag < due.reservation_tag:
                     due = tier
             elif tier.limit_ratio >= 1 or tier.limit_tag <= served:
-                if under is None or _before(tier, under):
+                if under is None or tier.share.goes_before(under.share):
                     under = tier
             elif over is None or tier.limit_tag < over.limit_tag:
                 over = tier
         return due or under or over
 
-    def dispatch(self, tier: TierAccount[T], tokens: float, ordered: bool = True) -> Grant:
-        """Charge a request of the predicted size; ``ordered`` False: chosen by another rule."""
-        served = self.served_tokens
+    def dispatch(self, tier: TierAccount[T], cost: float, ordered: bool = True) -> Grant:
+        """Charge a request of the predicted cost; ``ordered`` False: chosen by another rule."""
+        served = self.served
         due = False
         if tier.reserved_ratio:
             due = ordered and tier.reservation_tag <= served
-            cost = tokens / tier.reserved_ratio
+            step = cost / tier.reserved_ratio
             if due:
-                tier.reservation_tag += cost
-            else:
-                tier.reservation_tag = max(tier.reservation_tag, served + cost)
-        limited = (
-            ordered
-            and tier.limit_ratio < 1
-            and any(other.waiting for other in self._tiers if other is not tier)
-        )
+                tier.reservation_tag += step
+            elif tier.reservation_tag < served + step:
+                tier.reservation_tag = served + step
+        limited = ordered and tier.limit_ratio < 1 and self._waiting > 1
         if limited:
-            cost = tokens / tier.limit_ratio
+            step = cost / tier.limit_ratio
             # One request's worth of credit: what fell due between two dispatches is not lost.
-            tier.limit_tag = max(tier.limit_tag, served - cost) + cost
-        self._turns[tier.priority] = max(self._turns.get(tier.priority, 0.0), tier.turn_tag)
-        tier.turn_tag += tokens
-        return Grant(due, limited) if due or limited else UNCHARGED
+            tier.limit_tag = max(tier.limit_tag, served - step) + step
+        shared = not (due and self._weighted)
+        if shared:
+            tier.share.charge(cost)
+        contended = ordered and tier.share.turn.waiting > 1
+        return _GRANTS[8 * due + 4 * limited + 2 * shared + contended]
 
-    def correct(self, tier: TierAccount[T], tokens: float, grant: Grant) -> None:
-        """A request turned out so much larger (or, negative, smaller) than it was charged."""
-        if grant.due and tier.reserved_ratio:
-            tier.reservation_tag += tokens / tier.reserved_ratio
-        if grant.limited:
-            tag = tier.limit_tag + tokens / tier.limit_ratio
-            tier.limit_tag = max(tag, min(tier.limit_tag, self.served_tokens))
+    def correct(self, tier: TierAccount[T], cost: float, grant: Grant) -> None:
+        """A request turned out to cost so much more (or, negative, less) than it was charged."""
+        due, limited, shared, contended = grant
+        if due and tier.reserved_ratio:
+            tier.reservation_tag += cost / tier.reserved_ratio
+        if limited:
+            tag = tier.limit_tag + cost / tier.limit_ratio
+            tier.limit_tag = max(tag, min(tier.limit_tag, self.served))
+        if shared:
+            tier.share.correct(cost, contended)
 
-    def undo(self, tier: TierAccount[T], tokens: float, grant: Grant) -> None:
-        """A dispatch turned out not to be one: the engine did no work on it."""
-        tier.turn_tag -= tokens
-        self.correct(tier, -tokens, grant)
-
-    def serve(self, tokens: float) -> None:
-        """The engine was seen to have worked on so many tokens."""
-        self.served_tokens += tokens
-
-    def change(self, tier: TierAccount[T], policy: TierPolicy) -> None:
-        """New terms from now on; what is still owed under the old ones is restated in the new."""
-        served = self.served_tokens
+    def _restate(self, tier: TierAccount[T], policy: TierPolicy) -> None:
+        served = self.served
         reserved, limit = policy.reserved_percent / 100, policy.max_percent / 100
         if reserved != tier.reserved_ratio:
             ahead = max(tier.reservation_tag - served, 0.0)
@@ -171,10 +197,3 @@ class Tiers(Generic[T]):
             ahead = max(tier.limit_tag - served, 0.0)
             tier.limit_tag = served + ahead * tier.limit_ratio / limit
         tier.reserved_ratio, tier.limit_ratio = reserved, limit
-        tier.priority = policy.priority
-
-
-def _before(tier: TierAccount[T], other: TierAccount[T]) -> bool:
-    if tier.priority != other.priority:
-        return tier.priority > other.priority
-    return tier.turn_tag < other.turn_tag

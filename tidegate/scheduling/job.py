@@ -1,0 +1,53 @@
+"""One request in the scheduler's hands, from submit to its end: where it stands, what it was
+charged.
+
+One object per request, because each decision creates one and 100,000 of them wait: the fields of
+the second group are set at dispatch (``ledger.Ledger.charge``) and do not exist before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidegate.scheduling.request import Request
+
+if TYPE_CHECKING:
+    from tidegate.scheduling.contracts import FairnessUnit
+    from tidegate.scheduling.state import TenantState, TierState
+    from tidegate.scheduling.tiers import Grant
+
+
+class Job:
+    """A queued request (``waiting``) or a dispatched one."""
+
+    __slots__ = (
+        "charged_tokens",
+        "contended",
+        "grant",
+        "order",
+        "request",
+        "served_tokens",
+        "started",
+        "tenant",
+        "tier",
+        "unit",
+        "waiting",
+    )
+
+    tier: TierState
+    """Which dispatched it: its account is settled there though the tenant may have moved."""
+    unit: FairnessUnit
+    """That of the tier at dispatch."""
+    charged_tokens: float
+    contended: bool
+    """Another tenant of the tier waited for what this one was given."""
+    grant: Grant
+    started: bool
+    served_tokens: int
+
+    def __init__(self, request: Request, tenant: TenantState, order: int) -> None:
+        self.request = request
+        self.tenant = tenant
+        self.order = order
+        """Rises with arrival, over all tenants."""
+        self.waiting = True
