@@ -167,3 +167,18 @@ def test_what_others_hold_too_stays_findable() -> None:
     engine.step(2.0)
     assert engine.totals.prefix_hits_tokens == 24
     engine.check()
+
+
+def test_cached_blocks_are_counted_by_the_label_of_who_filled_them() -> None:
+    engine = engine_with(Hook(lambda _: None))
+    for name, group in (("one", 1), ("two", 2)):
+        each = request(name, 16, output=1, key=group)
+        each.cache_group = group
+        engine.add(each)
+    while engine.has_work:
+        engine.step(0.0)
+    assert (engine.kv.cached_by_group[1], engine.kv.cached_by_group[2]) == (4, 4)
+    engine.add(request("again", 16, output=2, key=1))
+    engine.step(1.0)
+    assert (engine.kv.cached_by_group[1], engine.kv.cached_by_group[2]) == (1, 4)
+    engine.check()

@@ -361,7 +361,9 @@ class Engine:
         """Its blocks up to ``end`` (exclusive) are full once this step is computed."""
         if self.config.enable_prefix_caching:
             for index in range(request.published_blocks, end):
-                self.kv.publish(request.blocks[index], request.block_hash(index))
+                self.kv.publish(
+                    request.blocks[index], request.block_hash(index), request.cache_group
+                )
         request.published_blocks = end
 
     def _finish(self, request: EngineRequest, ends_at: float) -> None:

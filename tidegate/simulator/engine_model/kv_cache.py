@@ -1,6 +1,7 @@
 """KV blocks of one engine: a single pool, prefix cache by block hash, LRU.
 
-As in vLLM's ``BlockPool``: there are no owners and no quotas. A block is blank (never filled or
+As in vLLM's ``BlockPool``: there are no owners and no quotas (a block's ``cache_group`` is a label
+that a plug-in counts by and the pool ignores). A block is blank (never filled or
 un-hashed when freed), held (by one request, or by several that hit the same prefix), or cached
 (free, but its content can be hit until it is reused, least recently freed first). A request's
 blocks are freed in reverse, so that the tail of a sequence is lost before its head.
@@ -11,17 +12,18 @@ requests share it (``check()``).
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 
 
 class Block:
     """One KV block; ``holders`` counts the requests that use it now."""
 
-    __slots__ = ("content_hash", "holders")
+    __slots__ = ("cache_group", "content_hash", "holders")
 
     def __init__(self) -> None:
         self.content_hash: int | None = None
+        self.cache_group = 0
         self.holders = 0
 
 
@@ -37,6 +39,8 @@ class KvCache:
         self._by_hash: dict[int, Block] = {}
         self._twins: dict[int, list[Block]] = {}
         self._reusable: OrderedDict[Block, None] = OrderedDict()
+        self.cached_by_group: defaultdict[int, int] = defaultdict(int)
+        """Of the cached blocks, how many bear each label."""
 
     @property
     def free_blocks(self) -> int:
@@ -76,6 +80,7 @@ class KvCache:
         for block in hits:
             if block.holders == 0:
                 del self._reusable[block]
+                self.cached_by_group[block.cache_group] -= 1
             block.holders += 1
 
     def allocate(self, count: int) -> list[Block] | None:
@@ -89,16 +94,18 @@ class KvCache:
                 block = Block()
             else:
                 block, _ = self._reusable.popitem(last=False)
+                self.cached_by_group[block.cache_group] -= 1
                 self._unhash(block)
             block.holders = 1
             blocks.append(block)
         return blocks
 
-    def publish(self, block: Block, content_hash: int | None) -> None:
+    def publish(self, block: Block, content_hash: int | None, cache_group: int = 0) -> None:
         """Make a block that has become full findable; of several alike the oldest is found."""
         if not self.enable_prefix_caching or content_hash is None or block.content_hash is not None:
             return
         block.content_hash = content_hash
+        block.cache_group = cache_group
         if self._by_hash.setdefault(content_hash, block) is not block:
             self._twins.setdefault(content_hash, []).append(block)
 
@@ -134,6 +141,7 @@ class KvCache:
                 self._blank += 1
             else:
                 self._reusable[block] = None
+                self.cached_by_group[block.cache_group] += 1
 
     def check(self, held: Iterable[Block]) -> None:
         """Raise AssertionError unless the blocks in ``held`` (with repeats) and ours add up."""
@@ -146,6 +154,7 @@ class KvCache:
         assert self._blank >= 0
         assert self._blank + len(self._reusable) + len(blocks) == self.total_blocks
         assert all(block.holders == 0 for block in self._reusable)
+        assert sum(self.cached_by_group.values()) == len(self._reusable)
         for block in self._reusable:
             assert block.content_hash is not None
             found = self._by_hash[block.content_hash]

@@ -27,6 +27,7 @@ class EngineRequest:
     it can be found in the prefix cache); ``content_key`` identifies the whole prompt with its
     salt, from which hashes of later blocks follow. ``output_tokens_target`` is exactly how many
     tokens will be generated; 0 is a pooling request, done when its prompt is computed.
+    ``cache_group`` labels the blocks that it fills.
     ``lost_tokens`` were computed and dropped by the last preemption and not yet computed again.
     ``traffic`` is the kind that a draft's acceptance is given for; of it, at most
     ``most_drafted_tokens`` are drafted a step (None: as many as the engine does; 0: none).
@@ -39,6 +40,7 @@ class EngineRequest:
     arrived_at: float = 0.0
     prompt_block_hashes: Sequence[int] = ()
     content_key: int = 0
+    cache_group: int = 0
     traffic: str = ""
     most_drafted_tokens: int | None = None
 
