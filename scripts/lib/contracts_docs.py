@@ -20,6 +20,7 @@ from tidegate.scheduling.contracts import (
     Policy,
     Scenario,
     SidecarStatus,
+    SimulationReport,
     encode,
 )
 from tidegate.scheduling.outcomes import HTTP_ERRORS
@@ -50,6 +51,12 @@ DOCUMENTS = (
     Document("GET /status", SidecarStatus, "admin port of a sidecar → operator", "status.json"),
     Document("Load scenario", Scenario, "person → `tidegate load`", "scenario.json"),
     Document("Load report", LoadReport, "`tidegate load` → person, test", "load_report.json"),
+    Document(
+        "Simulation report",
+        SimulationReport,
+        "`tidegate simulate` → person, program",
+        "simulation_report.json",
+    ),
 )
 
 

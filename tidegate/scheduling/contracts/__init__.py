@@ -56,6 +56,10 @@ from tidegate.scheduling.contracts.scenario import (
     Trace,
     TraceFormat,
 )
+from tidegate.scheduling.contracts.simulation_report import (
+    SIMULATION_REPORT_VERSION,
+    SimulationReport,
+)
 from tidegate.scheduling.contracts.status import (
     LATENCY_BOUNDS_SECONDS,
     STATUS_VERSION,
@@ -74,6 +78,7 @@ __all__ = [
     "LOAD_REPORT_VERSION",
     "POLICY_VERSION",
     "SCENARIO_VERSION",
+    "SIMULATION_REPORT_VERSION",
     "STATUS_VERSION",
     "Arrival",
     "ArrivalProcess",
@@ -110,6 +115,7 @@ __all__ = [
     "SchedulingMode",
     "Shard",
     "SidecarStatus",
+    "SimulationReport",
     "SloMetric",
     "SloObjective",
     "Stop",

@@ -1,11 +1,11 @@
 """Simulation report: what tenants would experience under one or more policies, as JSON.
 
 Invariants: ``sent == ok + sum(refused) + unfinished`` in every group, and a tier's counts are the
-sums of its tenants'. Percentiles are nearest-rank over **all** requests sent after the warm-up: one
-that was refused, broke or did not end counts as slower than any other, so a percentile that lies
-among those is null. An objective is attained by the part of all requests sent that met it; the same
-requests are misses there. ``goodput_per_second`` counts requests that were answered and met every
-objective of their tier.
+sums of its tenants'. Percentiles are nearest-rank over **all** requests sent while it was measured:
+one that was refused, broke or did not end counts as slower than any other, so a percentile that
+lies among those is null. An objective is attained by the part of all requests sent that met it; the
+same requests are misses there. ``goodput_per_second`` counts requests that were answered and met
+every objective of their tier.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class ObjectiveFigures:
 class SimulatedFigures:
     """What a group of requests experienced."""
 
-    sent: int = described("Requests that arrived after the warm-up.", low=0)
+    sent: int = described("Requests that arrived while it was measured.", low=0)
     ok: int = described("Answered completely.", low=0)
     refused: Mapping[str, int] = described("Ended otherwise, by outcome.")
     unfinished: int = described("Never started, or not ended when the run did.", low=0)
     prompt_tokens: int = described("Prompt tokens of requests that got a first token.", low=0)
     output_tokens: int = described("Output tokens generated.", low=0)
     tokens_per_second: float = described(
-        "Prompt and output tokens per second served after the warm-up: a prompt counts at its "
+        "Prompt and output tokens per second served while it was measured: a prompt counts at its "
         "first token, output evenly from there to its end.",
         low=0,
     )
     share: float = described(
-        "Of all tokens served after the warm-up, 0..1.", low=0, high=1.000001
+        "Of all tokens served while it was measured, 0..1.", low=0, high=1.000001
     )
     goodput_per_second: float = described(
         "Requests per second that were answered and met all objectives of their tier.", low=0
@@ -191,8 +191,13 @@ class SimulationReport:
     workload: str = described("The workload's name.")
     calibration: str = described("The engine model's constants, by name.")
     seed: int = described("Seed of everything random.", low=0)
-    duration_seconds: float = described("Virtual time simulated.", low=0)
     warmup_seconds: float = described("Requests that arrived before it count in no figure.", low=0)
+    measured_until_seconds: float = described(
+        "Nor do those that arrived from then on; rates and shares are measured in between.", low=0
+    )
+    duration_seconds: float = described(
+        "Virtual time simulated: longer, so that those measured have time to end.", low=0
+    )
     gpu_hour_price: float | None = described("Of one GPU for one hour; null: not given.", low=0)
     runs: tuple[PolicyRun, ...] = described("The policy in question first, then the others.")
     notes: tuple[str, ...] = described("What a reader must know.")
