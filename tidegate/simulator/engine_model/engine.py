@@ -309,6 +309,7 @@ class Engine:
             waiting=waiting,
             free_seats=self.config.max_num_seqs - running,
             free_blocks=free_blocks,
+            rows=plan.rows,
             first_scheduled=tuple(plan.first_scheduled),
             preempted=tuple(plan.preempted),
             sampled=tuple(sampled),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.simulator.engine_model.request import EngineRequest
@@ -15,7 +16,8 @@ class StepResult:
     after all admissions, before finished requests left. So a step with free seats and free blocks
     had room that the engine's queue did not fill. ``decode_tokens`` are those computed in
     ``decode_rows``, drafted ones included; ``sampled`` are the requests that got one or more of the
-    ``generated_tokens``, each once.
+    ``generated_tokens``, each once. ``rows`` are the tokens computed
+    of each request.
     """
 
     number: int
@@ -31,6 +33,7 @@ class StepResult:
     waiting: int
     free_seats: int
     free_blocks: int
+    rows: Sequence[tuple[EngineRequest, int]]
     first_scheduled: tuple[EngineRequest, ...]
     preempted: tuple[EngineRequest, ...]
     sampled: tuple[EngineRequest, ...]
