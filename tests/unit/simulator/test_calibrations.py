@@ -66,7 +66,8 @@ def test_variations_move_one_constant_each() -> None:
             value = getattr(calibration.step_time, name)
             assert getattr(varied.step_time, name) == pytest.approx(factor * value)
     # Every constant that is not 0, and the KV capacity.
-    assert {name for name, _ in seen} == (CONSTANTS - {"per_row_seconds"}) | {"kv_capacity_tokens"}
+    unused = {"per_row_seconds", "prefill_seconds"}
+    assert {name for name, _ in seen} == (CONSTANTS - unused) | {"kv_capacity_tokens"}
     assert {factor for _, factor in seen} == {0.8, 1.2}
     with pytest.raises(ValueError, match="positive"):
         calibration.scaled_constant("floor_seconds", 0)

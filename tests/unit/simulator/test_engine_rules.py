@@ -156,3 +156,14 @@ def test_faster_than_sixty_times_real_time_with_175_in_flight() -> None:
     while engine.has_work:
         now = engine.step(now).ends_at
     assert now / (time.process_time() - started) > 6
+
+
+def test_rows_and_the_first_prompt_token_cost_their_own() -> None:
+    step_time = StepTimeModel(1.0, 0.0, 0.0, 0.0, per_row_seconds=0.1, prefill_seconds=5.0)
+    engine = make_engine(step_time=step_time)
+    engine.add(prompt("a", 8, output=3))
+    engine.add(prompt("b", 8, output=2))
+    seconds = []
+    while engine.has_work:
+        seconds.append(engine.step(0.0).duration_seconds)
+    assert seconds == pytest.approx([1 + 0.2 + 5, 1 + 0.2, 1 + 0.1])

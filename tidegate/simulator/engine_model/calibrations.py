@@ -88,6 +88,7 @@ _VIDUR = (
 )
 _KV_BYTES = "80 layers x 8 KV heads x 128 x 2 (K, V) x 2 bytes = 327,680 bytes a token"
 _BY_TOKENS = "0: the profile counts a decode as one token; sampling stands in the overhead"
+_NO_GRAPHS = "0: the profile times kernels one by one; launches stand in the overhead"
 _OVERHEAD = "assumption for scheduler, sampling and launch (2..5 ms), 2026-11"
 
 H100_70B_TP8 = Calibration(
@@ -106,6 +107,7 @@ H100_70B_TP8 = Calibration(
         "base_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
         "per_token_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
         "per_row_seconds": _BY_TOKENS,
+        "prefill_seconds": _NO_GRAPHS,
         "per_kv_token_seconds": f"{_KV_BYTES} / 8 GPUs / (3.35 TB/s x 0.8); NVIDIA H100 SXM sheet",
         "per_pair_seconds": (
             "4 x 8192 x 80 = 2.62 MFLOP a pair / 8 GPUs / (989 TFLOP/s x 0.47); "
@@ -133,6 +135,7 @@ H100_70B_TP4 = Calibration(
         "base_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
         "per_token_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
         "per_row_seconds": _BY_TOKENS,
+        "prefill_seconds": _NO_GRAPHS,
         "per_kv_token_seconds": f"{_KV_BYTES} / 4 GPUs / (3.35 TB/s x 0.8); NVIDIA H100 SXM sheet",
         "per_pair_seconds": "2.62 MFLOP a pair / 4 GPUs / (989 TFLOP/s x 0.47)",
         "kv_capacity_tokens": (
@@ -184,6 +187,7 @@ def _head(target: Calibration, acceptance_percent: dict[str, float]) -> DraftCal
             "base_seconds": f"1.5/80 of the target's: {_HEAD_PARTS}",
             "per_token_seconds": f"1.5/80 of the target's: {_HEAD_PARTS}",
             "per_row_seconds": _BY_TOKENS,
+            "prefill_seconds": _NO_GRAPHS,
             "per_kv_token_seconds": "one attention layer of 80",
             "per_pair_seconds": "one attention layer of 80",
             "acceptance_percent": (

@@ -2,12 +2,15 @@
 
     seconds = overhead + max(floor, base + per_token * tokens) + per_row * rows
               + per_kv_token * kv_tokens_read + per_pair * attention_pairs
+              + prefill (if the step computes any prompt)
 
 ``tokens`` counts every token of the step, ``rows`` the sequences it serves, ``kv_tokens_read`` the
 context that decodes read, and ``attention_pairs`` is, over prefill chunks,
 ``chunk * (context + chunk / 2)``. The floor is the memory-bound regime (weights are read once,
 however few the tokens), the line the compute-bound one; what a sequence costs whatever its tokens
-(sampling, the engine's own book-keeping) is the row's. The constants stand in ``calibrations``.
+(sampling, the engine's own book-keeping) is the row's, and leaving the fast path of steps that only
+decode (captured graphs on GPUs, decode kernels on CPUs) is ``prefill``'s. The constants stand in
+``calibrations``.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """The constants of the step time, in seconds (per token, per row, per KV token, per pair)."""
+    """The constants of the step time, in seconds: once a step, per token, row, KV token, pair."""
 
     overhead_seconds: float
     floor_seconds: float
@@ -26,6 +29,7 @@ class StepTimeModel:
     per_kv_token_seconds: float = 0.0
     per_pair_seconds: float = 0.0
     per_row_seconds: float = 0.0
+    prefill_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         for constant in fields(self):
@@ -38,6 +42,7 @@ class StepTimeModel:
         """Duration of a step of ``tokens`` tokens in ``rows`` sequences, in seconds."""
         return (
             self.overhead_seconds
+            + (self.prefill_seconds if attention_pairs else 0.0)
             + max(self.floor_seconds, self.base_seconds + self.per_token_seconds * tokens)
             + self.per_kv_token_seconds * kv_tokens_read
             + self.per_pair_seconds * attention_pairs
