@@ -1,0 +1,219 @@
+"""What simulated clients send: the same for the same seed, and what their modules say."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from itertools import islice, pairwise
+from pathlib import Path
+from statistics import fmean, pstdev
+
+import pytest
+
+from tidegate.scheduling.contracts import (
+    Arrival,
+    ArrivalProcess,
+    LengthDistribution,
+    LengthShape,
+    Scenario,
+    TenantLoad,
+)
+from tidegate.simulator.simulation.request import block_hashes
+from tidegate.simulator.workloads import incidents
+from tidegate.simulator.workloads.backlog import FEW, MANY, ten_thousand_against_five
+from tidegate.simulator.workloads.client import Client, ClosedClient, bursts, constant, log_uniform
+from tidegate.simulator.workloads.mixed_node import (
+    FULL,
+    HALF,
+    conversations,
+    mixed_node,
+    mixed_node_open,
+)
+from tidegate.simulator.workloads.scenario import from_scenario
+from tidegate.simulator.workloads.servegen import servegen_client, weibull_shape
+from tidegate.workload import PlannedRequest, SharedPrefix, Workload
+
+
+def first(client: Client, count: int) -> list[PlannedRequest]:
+    return list(islice(client.arrivals(), count))
+
+
+@pytest.mark.parametrize("make", [lambda s: mixed_node(FULL, s), lambda s: mixed_node_open(2.0, s)])
+def test_the_seed_decides_what_is_sent(make) -> None:  # type: ignore[no-untyped-def]
+    def drawn(seed: int) -> list[list[PlannedRequest]]:
+        return [first(client, 16) for client in make(seed).clients]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_a_conversation_grows_by_its_turn_and_shares_all_before_it() -> None:
+    client = conversations(0.38, seed=1)
+    request = next(r for r in client.arrivals() if r.prompt_tokens == 2_000)
+    at = request.at_seconds
+    for turn in range(2, 12):
+        assert at is not None
+        follow = client.follow_up(request, at + 5.0, completed=True)
+        assert follow is not None
+        assert follow.prompt_tokens == 400 + 1_600 * turn
+        assert follow.at_seconds is not None
+        assert follow.at_seconds > at + 5.0
+        assert follow.prefix is not None
+        assert request.prefix is not None
+        shared = len(request.prefix.block_ids)
+        assert follow.prefix.block_ids[:shared] == request.prefix.block_ids
+        request, at = follow, follow.at_seconds
+    assert request.prompt_tokens == 18_000
+    assert client.follow_up(request, 1_000.0, completed=True) is None
+
+
+def test_a_refused_turn_is_sent_again_and_the_session_goes_on() -> None:
+    client = conversations(0.38, seed=1)
+    request = first(client, 1)[0]
+    again = client.follow_up(request, 10.0, completed=False)
+    assert again is not None
+    assert again.prompt_tokens == request.prompt_tokens
+    assert again.at_seconds == 11.0
+
+
+def test_sessions_come_at_the_rate_asked_for_from_the_start() -> None:
+    """A loop with answers that take no time: think alone sets the pace."""
+    client = conversations(0.38, seed=3)
+    pending = [(r.at_seconds or 0.0, r.index, r) for r in first(client, 300)]
+    horizon = pending[-1][0]
+    count = 0
+    while pending and pending[0][0] < horizon:
+        at, _, request = heapq.heappop(pending)
+        count += 1
+        follow = client.follow_up(request, at + 14.0, completed=True)
+        if follow is not None and follow.at_seconds is not None:
+            heapq.heappush(pending, (follow.at_seconds, follow.index, follow))
+    assert count / horizon == pytest.approx(0.38, rel=0.12)
+
+
+def test_closed_callers_send_when_their_answer_ends() -> None:
+    client = ClosedClient("c", "t", ("a", "b"), 3, constant(10), constant(5), seed=1)
+    started = first(client, 10)
+    assert [request.tenant for request in started] == ["a", "b", "a"]
+    follow = client.follow_up(started[1], 7.0, completed=True)
+    assert follow is not None
+    assert (follow.tenant, follow.at_seconds, follow.index) == ("b", 7.0, 3)
+
+
+def test_bursts_keep_the_mean_rate() -> None:
+    from random import Random
+
+    times = list(islice(bursts(2.0, 4.0)(Random(1)), 4_000))
+    assert 4_000 / times[-1] == pytest.approx(2.0, rel=0.1)
+    assert len(set(times)) / 4_000 == pytest.approx(1 / 4, rel=0.1)
+
+
+def test_log_uniform_lies_in_its_range() -> None:
+    from random import Random
+
+    random, draw = Random(1), log_uniform(8_000, 32_000)
+    drawn = [draw(random) for _ in range(500)]
+    assert 8_000 <= min(drawn) < 9_000
+    assert 30_000 < max(drawn) <= 32_000
+
+
+def test_half_load_is_about_half() -> None:
+    assert FULL.times(0.5) == HALF
+
+
+def test_incident_b_bursts_and_says_when() -> None:
+    batch = next(c for c in incidents.avalanche(1).clients if c.name == "t2")
+    sent = first(batch, 2 * incidents.B_BURST_REQUESTS)
+    times = [request.at_seconds or 0.0 for request in sent]
+    assert all(incidents.in_avalanche(at) for at in times)
+    assert times[59] - times[0] <= incidents.B_BURST_SECONDS
+    assert not incidents.in_avalanche(0.0)
+    assert all(request.prompt_tokens >= 16_000 for request in sent)
+
+
+def test_incident_d_begins_when_told() -> None:
+    clients = {client.name: client for client in incidents.poison(1, 100.0).clients}
+    prompts = first(clients[incidents.POISON], 3)
+    assert [request.at_seconds for request in prompts] == [100.0, 115.0, 130.0]
+    assert {request.prompt_tokens for request in prompts} == {incidents.POISON_TOKENS}
+
+
+def test_ten_thousand_against_five() -> None:
+    many, few = ten_thousand_against_five(1).clients
+    assert len(list(many.arrivals())) == 10_000
+    assert len(list(few.arrivals())) == 5
+    assert ten_thousand_against_five(1).tenants == {MANY: "t1", FEW: "t1"}
+
+
+def test_workloads_can_be_cut() -> None:
+    mixed = mixed_node(FULL, 1)
+    assert [client.name for client in mixed.only("t0").clients] == ["t0"]
+    assert [client.name for client in mixed.without("t2").clients] == ["t0", "t1", "t3"]
+
+
+def test_equal_prompts_have_equal_hashes_up_to_where_they_differ() -> None:
+    one = block_hashes(SharedPrefix((1, 2, 3), 40), 120, 16, 0)
+    other = block_hashes(SharedPrefix((1, 2, 9), 40), 120, 16, 0)
+    assert one[:5] == other[:5]  # 80 shared tokens are 5 whole blocks of 16
+    assert not set(one[5:]) & set(other[5:])
+    assert not set(one) & set(block_hashes(SharedPrefix((1, 2, 3), 40), 120, 16, 1))
+    assert len(block_hashes(SharedPrefix((1, 2, 3), 40), 100, 16, 0)) == 6
+    assert block_hashes(None, 100, 16, 0) == []
+
+
+def test_a_scenario_sends_what_the_load_generator_would() -> None:
+    lengths = LengthDistribution(LengthShape.UNIFORM, low=5, high=50)
+    open_load = TenantLoad(
+        "open",
+        Arrival(ArrivalProcess.POISSON, rate_per_second=2.0),
+        prompt_tokens=lengths,
+        output_tokens=lengths,
+    )
+    closed = TenantLoad(
+        "closed",
+        Arrival(ArrivalProcess.CLOSED, concurrency=2),
+        tier="low",
+        prompt_tokens=lengths,
+        output_tokens=lengths,
+        requests=3,
+    )
+    source = Workload(Scenario(1, "s", "m", 10.0, (open_load, closed)))
+    work = from_scenario(source, {"open": "high"}, ("high", "low"))
+    assert work.tenants == {"open": "high", "closed": "low"}
+    assert list(work.clients[0].arrivals()) == list(source.requests(open_load))
+    started = first(work.clients[1], 5)
+    assert len(started) == 2
+    follow = work.clients[1].follow_up(started[0], 4.0, completed=True)
+    assert follow is not None
+    assert follow.at_seconds == 4.0
+    assert work.clients[1].follow_up(started[1], 5.0, completed=True) is None
+    with pytest.raises(ValueError, match="tier"):
+        from_scenario(source, {}, ("high", "low"))
+
+
+def test_a_servegen_client_keeps_its_rate_and_variation(tmp_path: Path) -> None:
+    rows = [f"{600 * index},4.0,2.0,Gamma,1,1" for index in range(72)]
+    (tmp_path / "chunk-7-trace.csv").write_text("\n".join(rows))
+    lengths = {"input_tokens": "{100: 0.5, 300: 0.5}", "output_tokens": "{7: 1.0}"}
+    silent = {"input_tokens": "{}", "output_tokens": "{}"}
+    dataset = {"0": silent, "21600": lengths}
+    (tmp_path / "chunk-7-dataset.json").write_text(json.dumps(dataset))
+
+    def client(start_seconds: int) -> Client:
+        return servegen_client(
+            tmp_path, 7, tenant="a", tier="t", start_seconds=start_seconds, rate_factor=0.5, seed=1
+        )
+
+    with pytest.raises(ValueError, match="no lengths"):
+        client(0)
+    sent = first(client(21_600), 4_000)
+    times = [request.at_seconds or 0.0 for request in sent]
+    gaps = [after - before for before, after in pairwise(times)]
+    assert fmean(gaps) == pytest.approx(0.5, rel=0.15)
+    assert pstdev(gaps) / fmean(gaps) == pytest.approx(2.0, rel=0.2)
+    assert {request.prompt_tokens for request in sent} == {100, 300}
+    assert {request.output_tokens for request in sent} == {7}
+
+
+def test_a_weibull_of_variation_one_is_exponential() -> None:
+    assert weibull_shape(1.0) == pytest.approx(1.0, abs=1e-6)
