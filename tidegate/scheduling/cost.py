@@ -23,23 +23,22 @@ PRIOR_OUTPUT_TOKENS = 256
 class OutputMean:
     """Mean output length of the last 32 requests, in tokens."""
 
-    __slots__ = ("_last", "_sum")
+    __slots__ = ("_last", "_sum", "tokens")
 
     def __init__(self) -> None:
         self._last: deque[int] = deque(maxlen=MEAN_OVER)
         self._sum = 0
+        self.tokens: float | None = None
+        """The mean; unset until a request was counted."""
 
     def add(self, output_tokens: int) -> None:
         """Count one request that ran to its end."""
-        if len(self._last) == MEAN_OVER:
-            self._sum -= self._last[0]
-        self._last.append(output_tokens)
+        last = self._last
+        if len(last) == MEAN_OVER:
+            self._sum -= last[0]
+        last.append(output_tokens)
         self._sum += output_tokens
-
-    @property
-    def tokens(self) -> float | None:
-        """None until a request was counted."""
-        return self._sum / len(self._last) if self._last else None
+        self.tokens = self._sum / len(last)
 
 
 def predicted_output_tokens(

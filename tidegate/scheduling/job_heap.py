@@ -76,6 +76,12 @@ class JobHeap:
         job: Job = entry[-1]
         return job
 
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._run.clear()
+        self._heap.clear()
+        self._gone = 0
+
     def leave(self) -> None:
         """Some job of this heap, other than by :meth:`pop`, has ceased to wait."""
         self._gone += 1

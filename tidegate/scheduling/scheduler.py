@@ -95,7 +95,7 @@ class Scheduler:
         tenant = self._choose(now, closed)
         if tenant is None:
             return None
-        job = tenant.queue.pop()
+        job = tenant.queue.take()
         self._expiries.leave()
         self._queued -= 1
         self._ledger.charge(job)
@@ -113,7 +113,7 @@ class Scheduler:
     def peek(self, now: float, closed: Container[str] = ()) -> Request | None:
         """What :meth:`next` would dispatch now, for a host that must first make room for it."""
         tenant = self._choose(now, closed)
-        return None if tenant is None else tenant.queue.first().request
+        return None if tenant is None else tenant.queue.next().request
 
     def progress(self, request_id: str, output_tokens: int, now: float) -> None:
         """The engine produced so many more output tokens; 0: it finished the prefill."""
@@ -264,7 +264,7 @@ class Scheduler:
         tenant = job.tenant
         if not tenant.queue.size:
             tenant.drain_rate.waiting(now)
-        tenant.queue.push(job)
+        tenant.queue.enter(job)
         tenant.tier.queued += 1
         self._jobs[job.request.id] = job
         self._queued += 1
@@ -306,7 +306,7 @@ class Scheduler:
 
     def _restart_expiries(self) -> None:
         """The longest waits may have changed."""
-        self._expiries = JobHeap()
+        self._expiries.clear()
         for job in self._jobs.values():
             if job.waiting:
                 self._watch(job)

@@ -95,7 +95,7 @@ class Selection:
         self.ready += 1
 
     def _place(self, tenant: TenantState) -> None:
-        oldest = tenant.queue.first().order
+        oldest = tenant.queue.next().order
         entry = tenant.arrival_entry
         if entry is not None:
             if entry[1] == oldest:

@@ -10,7 +10,6 @@ did no work on it) takes its old place and is let in above the bounds: it was ac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf
 
 from tidegate.scheduling.contracts import QueueLimits
@@ -20,23 +19,19 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 
 
-class TenantQueue:
+class TenantQueue(JobHeap):
     """Waiting requests of one tenant; O(log n) amortised."""
 
-    __slots__ = ("_heap", "_in_arrival_order", "bytes", "limits", "size")
+    __slots__ = ("_in_arrival_order", "bytes", "limits", "size")
 
     def __init__(self, limits: QueueLimits, in_arrival_order: bool) -> None:
+        super().__init__()
         self.limits = limits
         self.size = 0
         """Requests that wait."""
         self.bytes = 0
         """Bytes that they hold."""
-        self._heap = JobHeap()
         self._in_arrival_order = in_arrival_order
-
-    def __iter__(self) -> Iterator[Job]:
-        """In no order; O(n)."""
-        return iter(self._heap)
 
     def refusal(self, request: Request) -> Outcome | None:
         """Why it may not enter."""
@@ -46,32 +41,30 @@ class TenantQueue:
             return Outcome.BODY_TOO_LARGE if too_large else Outcome.QUEUE_FULL
         return Outcome.QUEUE_FULL if self.size >= limits.max_requests else None
 
-    def push(self, job: Job) -> None:
-        """Let it in."""
+    def enter(self, job: Job) -> None:
+        """Let it wait here."""
         request = job.request
-        if self._in_arrival_order:
-            self._heap.push((0, inf, job.order, job))
-        else:
-            deadline = request.deadline
-            self._heap.push(
-                (-request.priority, inf if deadline is None else deadline, job.order, job)
-            )
         self.size += 1
         self.bytes += request.body_bytes
+        if self._in_arrival_order:
+            self.push((0, inf, job.order, job))
+        else:
+            deadline = request.deadline
+            self.push((-request.priority, inf if deadline is None else deadline, job.order, job))
 
-    def first(self) -> Job:
+    def next(self) -> Job:
         """The next to dispatch; the queue must not be empty."""
-        entry = self._heap.first()
+        entry = self.first()
         if entry is None:
-            raise IndexError("first of an empty queue")
-        first: Job = entry[-1]
-        return first
+            raise IndexError("next of an empty queue")
+        job: Job = entry[-1]
+        return job
 
-    def pop(self) -> Job:
+    def take(self) -> Job:
         """Take the next to dispatch out; the queue must not be empty."""
-        job = self._heap.pop()
+        job = self.pop()
         if job is None:
-            raise IndexError("pop of an empty queue")
+            raise IndexError("take from an empty queue")
         job.waiting = False
         self.size -= 1
         self.bytes -= job.request.body_bytes
@@ -84,14 +77,15 @@ class TenantQueue:
         job.waiting = False
         self.size -= 1
         self.bytes -= job.request.body_bytes
-        self._heap.leave()
+        self.leave()
 
     def reorder(self, in_arrival_order: bool) -> None:
         """Change the order for all that wait and all to come; O(n log n)."""
         if in_arrival_order == self._in_arrival_order:
             return
         self._in_arrival_order = in_arrival_order
-        jobs, self._heap = list(self._heap), JobHeap()
+        jobs = list(self)
+        self.clear()
         self.size = self.bytes = 0
         for job in jobs:
-            self.push(job)
+            self.enter(job)
