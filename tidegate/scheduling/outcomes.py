@@ -23,6 +23,9 @@ class Outcome(StrEnum):
     MALFORMED = "malformed"
     BODY_TOO_LARGE = "body_too_large"
     PROMPT_TOO_LONG = "prompt_too_long"
+    REQUEST_EXCEEDS_LIMIT = "request_exceeds_limit"
+    RATE_LIMITED = "rate_limited"
+    THROTTLED = "throttled"
     QUEUE_FULL = "queue_full"
     ENGINE_REFUSED = "engine_refused"
     HELD = "held"
@@ -53,6 +56,13 @@ HTTP_ERRORS: dict[Outcome, HttpError] = {
     Outcome.MALFORMED: HttpError(400, "invalid_request_error", "invalid_request"),
     Outcome.BODY_TOO_LARGE: HttpError(413, "invalid_request_error", "body_too_large"),
     Outcome.PROMPT_TOO_LONG: HttpError(413, "invalid_request_error", "prompt_too_long"),
+    Outcome.REQUEST_EXCEEDS_LIMIT: HttpError(413, "invalid_request_error", "request_exceeds_limit"),
+    Outcome.RATE_LIMITED: HttpError(
+        429, "rate_limit_error", "rate_limit_exceeded", "rejected-rate-limit", retryable=True
+    ),
+    Outcome.THROTTLED: HttpError(
+        429, "rate_limit_error", "throttled", "rejected-throttled", retryable=True
+    ),
     Outcome.QUEUE_FULL: HttpError(
         429, "rate_limit_error", "queue_full", "rejected-queue-full", retryable=True
     ),

@@ -152,6 +152,12 @@ class RateLimit:
         if self.requests is None and self.tokens is None:
             raise ContractError("requests: set it, or tokens, or both")
 
+    def counts(self, endpoint: Endpoint, model: str) -> bool:
+        """Whether it counts such a request."""
+        return (not self.endpoints or endpoint in self.endpoints) and (
+            not self.models or model in self.models
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:

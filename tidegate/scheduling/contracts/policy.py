@@ -111,6 +111,11 @@ class TierPolicy:
         unique([limit.name for limit in self.rate_limits], "rate_limits")
         unique([objective.metric for objective in self.slo_objectives], "slo_objectives")
 
+    def rate_limits_of(self, tenant: TenantPolicy) -> tuple[RateLimit, ...]:
+        """One of its tenants' limits: its own, the tenant's in the place of those so named."""
+        limits = {limit.name: limit for limit in (*self.rate_limits, *tenant.rate_limits)}
+        return tuple(limits.values())
+
     def slo_seconds(self, metric: SloMetric) -> float | None:
         """The target promised for a metric; None: nothing is."""
         for objective in self.slo_objectives:
