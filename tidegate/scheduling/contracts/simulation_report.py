@@ -154,6 +154,11 @@ class EngineFigures:
 
     gpus: int = described("GPUs.", low=1)
     utilisation: float = described("Part of the time in which a step ran, 0..1.", low=0)
+    work_utilisation: float = described(
+        "The same without what a step takes whatever is in it: low where steps are far from full, "
+        "however busy the engine looks.",
+        low=0,
+    )
     steps: int = described("Engine steps.", low=0)
     preemptions: int = described("Requests taken off an engine.", low=0)
     recomputed_tokens: int = described("Computed again because of that.", low=0)

@@ -20,7 +20,7 @@ from tidegate.scheduling.contracts.simulation_report import (
 )
 from tidegate.simulator.engine_model import StepTimeModel
 from tidegate.simulator.report.economics import Capacity, TierUse, economics
-from tidegate.simulator.report.engine_time import engine_seconds
+from tidegate.simulator.report.engine_time import added_seconds, engine_seconds
 from tidegate.simulator.report.figures import Window, group_figures, meets, served_tokens
 from tidegate.simulator.service_gap import WINDOW_SECONDS, ServedRequest, window_gaps
 from tidegate.simulator.simulation.result import RequestRecord, SimulationResult
@@ -218,9 +218,12 @@ def _engine_figures(run: Run) -> EngineFigures:
     engines = run.result.engines
     queries = engines.prefix_queries_tokens
     available = run.result.duration_seconds * run.engines
+    utilisation = engines.busy_seconds / available if available > 0 else 0.0
+    work = sum(added_seconds(record, run.step_time) for record in run.result.records)
     return EngineFigures(
         gpus=run.result.gpus,
-        utilisation=engines.busy_seconds / available if available > 0 else 0.0,
+        utilisation=utilisation,
+        work_utilisation=min(utilisation, work / available) if available > 0 else 0.0,
         steps=engines.steps,
         preemptions=engines.preemptions,
         recomputed_tokens=engines.recomputed_tokens,

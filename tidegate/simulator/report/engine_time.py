@@ -40,7 +40,9 @@ def engine_seconds(
 
 
 def added_seconds(record: RequestRecord, model: StepTimeModel) -> float:
-    """What the request added to the steps that it was in."""
+    """What the request added to the steps that it was in; nothing without a first token."""
+    if record.first_token is None:
+        return 0.0
     computed = max(0, record.prompt_tokens - record.cached_tokens)
     output = record.output_tokens
     context = record.prompt_tokens + output / 2

@@ -105,7 +105,9 @@ def engine_line(run: PolicyRun) -> str:
     engine = run.engine
     hits = engine.prefix_hit_ratio
     return (
-        f"{engine.gpus} GPUs, busy {percent(100 * engine.utilisation)} of the time; "
+        f"{engine.gpus} GPUs, busy {percent(100 * engine.utilisation)} of the time, "
+        f"{percent(100 * engine.work_utilisation)} of it all with tokens and context (the rest is "
+        "what a step takes however few there are); "
         f"{engine.steps:,} steps; {engine.preemptions:,} preemptions, "
         f"{engine.recomputed_tokens:,} tokens recomputed; prefix cache hit for "
         f"{NOTHING if hits is None else percent(100 * hits)} of the tokens looked up"

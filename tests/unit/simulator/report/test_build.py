@@ -80,6 +80,8 @@ def test_utilisation_is_of_all_engines(
     run = Run(result([answered("T0", "a", 1, 1, 1)]), Promises(), step_time, engines=2)
     engine = policy_run(run, SETTING).engine
     assert engine.utilisation == pytest.approx(0.25)
+    # 111 tokens of 1 ms each, of two times 100 s.
+    assert engine.work_utilisation == pytest.approx(0.111 / 200)
     assert engine.prefix_hit_ratio == pytest.approx(0.25)
     assert (engine.steps, engine.preemptions, engine.recomputed_tokens) == (1000, 2, 300)
 
