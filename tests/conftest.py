@@ -1,19 +1,41 @@
 """Fixtures that several test kinds share: a real API server, and a whole control plane."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tidegate.local_cluster.binaries import Binaries, ensure_binaries
+from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries
 from tidegate.local_cluster.control_plane import API_SERVER_ONLY, ControlPlane
 from tidegate.local_cluster.paths import cache_directory
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Before the clock of the test's timeout starts: a build takes minutes, once."""
+    if "control_plane_binaries" in getattr(item, "fixturenames", ()):
+        _binaries(item.config)
+    return (yield)
+
+
+@functools.cache
+def _binaries(config: pytest.Config) -> Binaries:
+    terminal = config.get_terminal_writer()
+    steps: set[str] = set()
+
+    def say(progress: BuildProgress) -> None:
+        if progress.step not in steps:
+            steps.add(progress.step)
+            terminal.line(f"\ncontrol plane: {progress.step}")
+
+    return ensure_binaries(cache_directory(), say)
+
+
 @pytest.fixture(scope="session")
-def control_plane_binaries() -> Binaries:
+def control_plane_binaries(pytestconfig: pytest.Config) -> Binaries:
     """etcd, kube-apiserver and the others; built on the first run, which takes minutes."""
-    return ensure_binaries(cache_directory())
+    return _binaries(pytestconfig)
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ class ClientGone(Exception):
 class WholeAnswer:
     """An answer in one piece, sent when aiohttp asks for it."""
 
-    __slots__ = ("_body", "_headers", "_request", "keep_alive", "status")
+    __slots__ = ("_body", "_headers", "_request", "keep_alive", "stall_seconds", "status")
 
     def __init__(
         self, body: bytes, headers: Mapping[str, str], status: int = 200, *, close: bool = False
@@ -41,6 +41,8 @@ class WholeAnswer:
         self._request: BaseRequest | None = None
         self.status = status
         self.keep_alive = not close
+        self.stall_seconds: float | None = None
+        """How long a client may take no byte of it; unset: without end."""
 
     async def prepare(self, request: BaseRequest) -> None:
         """Write it; ConnectionError where nobody is there to take it."""
@@ -56,9 +58,26 @@ class WholeAnswer:
             raise ConnectionResetError from None
 
     async def write_eof(self) -> None:
-        """Wait until a slow client has taken most of it."""
-        assert self._request is not None
-        await self._request.writer.drain()
+        """Wait until a slow client has taken most of it; ConnectionError where it stalls."""
+        request = self._request
+        assert request is not None
+        if not request.protocol.writing_paused:
+            return
+        # One wait, looked at now and then: aiohttp's does not bear to be cancelled and begun anew.
+        taken = asyncio.ensure_future(request.writer.drain())
+        try:
+            left = -1
+            while not (await asyncio.wait([taken], timeout=self.stall_seconds))[0]:
+                transport = request.transport
+                waiting = transport.get_write_buffer_size() if transport is not None else 0
+                if waiting == left:
+                    if transport is not None:
+                        transport.abort()
+                    raise ConnectionResetError("the client does not read")
+                left = waiting
+            await taken
+        finally:
+            taken.cancel()
 
 
 class StreamAnswer:

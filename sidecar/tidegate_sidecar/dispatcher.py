@@ -21,128 +21,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Iterable
-from enum import Enum
-from types import TracebackType
 
 from tidegate.scheduling.contracts import Policy, Task
 from tidegate.scheduling.gate import Gate, TokensInFlightGate
 from tidegate.scheduling.outcomes import Outcome
-from tidegate.scheduling.request import Request, Usage
+from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
-from tidegate_sidecar.answers import ClientGone
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.tally import Tally
+from tidegate_sidecar.ticket import Ticket, TicketState
 
 NO_ENGINE_RETRY_SECONDS = 5
 """An engine that starts takes at least this long."""
 PROGRESS_TOKENS = 8
 """The scheduler is told of output in portions: it corrects a charge of hundreds of tokens."""
-
-
-class _State(Enum):
-    QUEUED = "queued"
-    DISPATCHED = "dispatched"
-    REFUSED = "refused"
-    ENDED = "ended"
-
-
-class Ticket:
-    """One request on its way; a context manager that ends it."""
-
-    __slots__ = (
-        "_dispatcher",
-        "_refusal",
-        "_state",
-        "_turn",
-        "empty_engine_readings",
-        "first_token_at",
-        "key_sha256",
-        "last_token_at",
-        "opaque",
-        "outcome",
-        "output_tokens",
-        "request",
-        "role_event",
-        "sent",
-        "step",
-        "told_tokens",
-        "usage",
-    )
-
-    def __init__(self, dispatcher: Dispatcher, request: Request, key_sha256: str) -> None:
-        self._dispatcher = dispatcher
-        self._state = _State.QUEUED
-        self._turn: asyncio.Future[None] | None = None
-        self._refusal: ApiError | None = None
-        self.request = request
-        self.key_sha256 = key_sha256
-        self.sent = False
-        """The engine may have begun to work on it."""
-        self.opaque = False
-        """Its answer is not streamed."""
-        self.empty_engine_readings = 0
-        self.role_event = False
-        """Its stream begins with an event without a token."""
-        self.step = -1
-        self.first_token_at: float | None = None
-        self.last_token_at: float | None = None
-        self.output_tokens = 0
-        self.told_tokens = 0
-        """Of them, what the scheduler was told."""
-        self.outcome = Outcome.CLIENT_CLOSED
-        """Set by whoever serves it, before it is closed."""
-        self.usage: Usage | None = None
-
-    async def turn(self) -> None:
-        """Wait until it may be sent; :class:`ApiError` where it lost its place."""
-        if self._state is _State.QUEUED:
-            self._turn = self._dispatcher.loop.create_future()
-            try:
-                await self._turn
-            finally:
-                self._turn = None
-        if self._refusal is not None:
-            raise self._refusal
-
-    def events_seen(self, events: int, before: int) -> int:
-        """Events of its stream came, ``events`` in all, ``before`` of them told already.
-
-        One event is about one token. The first is the sign that it started; in a chat it holds
-        the role and no token.
-        """
-        tokens = events - before - (self.role_event and before == 0)
-        self._dispatcher._progress(self, tokens)
-        return events
-
-    def requeue(self) -> None:
-        """The engine did no work for it: back to its old place."""
-        self.sent = False
-        self._dispatcher._requeue(self)
-
-    def complete(self, usage: Usage | None) -> None:
-        """The answer was served to its end."""
-        self.outcome = Outcome.COMPLETED
-        self.usage = usage
-
-    def __enter__(self) -> Ticket:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if isinstance(error, ApiError):
-            self.outcome = error.outcome
-        elif isinstance(error, Exception) and not isinstance(error, ClientGone | ConnectionError):
-            self.outcome = Outcome.ENGINE_FAILED  # a defect of ours, answered with 500
-        self._dispatcher._close(self)
-
-    def _let_go(self) -> None:
-        if self._turn is not None and not self._turn.done():
-            self._turn.set_result(None)
 
 
 class Dispatcher:
@@ -177,7 +70,7 @@ class Dispatcher:
         ticket = Ticket(self, request, key_sha256)
         self._tickets[request.id] = ticket
         self._pump(now)
-        if ticket._state is _State.QUEUED:
+        if ticket.state is TicketState.QUEUED:
             self._arm_expiry()
         return ticket
 
@@ -200,11 +93,11 @@ class Dispatcher:
                 return
             ticket = self._tickets[request.id]
             gate.dispatched(request.id, request.sequences, request.prompt_tokens, now)
-            ticket._state = _State.DISPATCHED
+            ticket.state = TicketState.DISPATCHED
             self._tally.dispatched(request.tenant, now - request.arrival)
-            ticket._let_go()
+            ticket.let_go()
 
-    def _progress(self, ticket: Ticket, tokens: int) -> None:
+    def progressed(self, ticket: Ticket, tokens: int) -> None:
         gate = self.gate
         assert gate is not None
         now = self.loop.time()
@@ -238,9 +131,9 @@ class Dispatcher:
         ticket.empty_engine_readings = 0
         self._opaque.add(ticket)
 
-    def _requeue(self, ticket: Ticket) -> None:
+    def requeue(self, ticket: Ticket) -> None:
         scheduler, gate = self.scheduler, self.gate
-        assert ticket._state is _State.DISPATCHED
+        assert ticket.state is TicketState.DISPATCHED
         assert scheduler is not None
         assert gate is not None
         now = self.loop.time()
@@ -250,24 +143,24 @@ class Dispatcher:
         if lost is not None:
             self._drop(ticket.request, self.refusal(lost, ticket.request.tenant))
             return
-        ticket._state = _State.QUEUED
+        ticket.state = TicketState.QUEUED
         self._pump(now)
-        if ticket._state is _State.QUEUED:
+        if ticket.state is TicketState.QUEUED:
             self._arm_expiry()
 
-    def _close(self, ticket: Ticket) -> None:
+    def close_ticket(self, ticket: Ticket) -> None:
         now = self.loop.time()
         request = ticket.request
-        state, ticket._state = ticket._state, _State.ENDED
-        assert state is not _State.ENDED, "a request ends once"
+        state, ticket.state = ticket.state, TicketState.ENDED
+        assert state is not TicketState.ENDED, "a request ends once"
         scheduler, gate = self.scheduler, self.gate
         assert scheduler is not None
         assert gate is not None
         self._opaque.discard(ticket)
         del self._tickets[request.id]
-        if state is _State.QUEUED:
+        if state is TicketState.QUEUED:
             scheduler.cancel(request.id, now)
-        elif state is _State.DISPATCHED:
+        elif state is TicketState.DISPATCHED:
             gate.ended(request.id, now)
             # What its client abandons before a token has come is billed its prompt: free, it would
             # let whoever hangs up in time have the engine to himself.
@@ -289,9 +182,9 @@ class Dispatcher:
         ticket = self._tickets.get(request.id)
         if ticket is None:
             return  # its client went away between its expiry and now
-        ticket._state = _State.REFUSED
-        ticket._refusal = error
-        ticket._let_go()
+        ticket.state = TicketState.REFUSED
+        ticket.refusal = error
+        ticket.let_go()
 
     def _arm_expiry(self) -> None:
         assert self.scheduler is not None
@@ -320,7 +213,7 @@ class Dispatcher:
         queued = [
             ticket
             for ticket in self._tickets.values()
-            if ticket._state is _State.QUEUED and (only is None or only(ticket))
+            if ticket.state is TicketState.QUEUED and (only is None or only(ticket))
         ]
         for ticket in queued:
             if self.scheduler.cancel(ticket.request.id, now):

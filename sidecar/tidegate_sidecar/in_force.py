@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate.scheduling.contracts import (
     Bundle,
+    ModelPolicy,
     SchedulingMode,
     TenantPolicy,
     TierPolicy,
@@ -13,15 +14,21 @@ VLLM_LOWEST_PRIORITY = 2**31 - 1
 
 
 class InForce:
-    """One generation of policy and keys; immutable."""
+    """One generation of policy and keys; immutable.
+
+    ``served`` is the model of the engine that runs. Another task needs another engine, and comes
+    with it; all else of the policy, a revoked key above all, does not wait for that.
+    """
 
     __slots__ = ("_priorities", "_tenants", "_tiers", "bundle", "keys", "model", "policy")
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, served: ModelPolicy | None = None) -> None:
         self.bundle = bundle
         self.policy = bundle.policy
         self.keys = bundle.keys.keys
         self.model = bundle.policy.model
+        if served is not None and served.task is not self.model.task:
+            self.model = served
         self._tiers = {tier.name: tier for tier in bundle.policy.tiers}
         self._tenants = {tenant.name: tenant for tenant in bundle.policy.tenants}
         ordered = bundle.policy.scheduling_mode is SchedulingMode.TIDEGATE

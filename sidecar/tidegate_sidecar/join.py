@@ -57,11 +57,14 @@ class Joiner:
         self.events = 0
         self.usage: Usage | None = None
         self.size_bytes = 0
+        self.done = False
+        """What came last looks like the end of the stream."""
 
     def feed(self, chunk: bytes) -> None:
         """Take in bytes of the stream."""
         self._pieces.append(chunk)
         self.size_bytes += len(chunk)
+        self.done = chunk.rstrip().endswith(b"[DONE]")
         self.events += max(0, chunk.count(b"data:") - chunk.count(b"[DONE]"))
 
     def answer(self) -> bytes:

@@ -21,7 +21,6 @@ from tidegate.scheduling.request import Request
 from tidegate_sidecar.answers import Answer, ClientGone, WholeAnswer, json_answer
 from tidegate_sidecar.auth import Identity, authenticate
 from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
-from tidegate_sidecar.dispatcher import Ticket
 from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
 from tidegate_sidecar.errors import ApiError, malformed
 from tidegate_sidecar.fields import CHAT, ENDPOINTS, Endpoint
@@ -31,6 +30,7 @@ from tidegate_sidecar.models_route import models_answer
 from tidegate_sidecar.relay import relay_joined, relay_stream, relay_whole
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.runtime import Runtime
+from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.upstream_errors import MAX_ERROR_BYTES, from_answer
 
 log = logging.getLogger("tidegate.sidecar")
@@ -63,10 +63,12 @@ class Proxy:
     async def handle(self, request: BaseRequest) -> Answer:
         """One request; returns its answer, or raises when nobody is there to take it."""
         answer = await self._answer(request)
-        if self._runtime.dispatcher.draining and isinstance(answer, WholeAnswer):
-            # Said in its head, so that the client's next request goes to another pod. The head of a
-            # stream is long gone: who uses its connection again is told by the next answer.
-            answer.keep_alive = False
+        if isinstance(answer, WholeAnswer):
+            answer.stall_seconds = self._runtime.settings.client_stall_seconds
+            if self._runtime.dispatcher.draining:
+                # Said in its head, so that the client's next request goes to another pod. The head
+                # of a stream is long gone: who goes on using it is told by the next answer.
+                answer.keep_alive = False
         return answer
 
     async def _answer(self, request: BaseRequest) -> Answer:

@@ -5,13 +5,17 @@
   first event, so that an engine that dies before it still becomes an honest 502. After that, a
   broken stream ends with one error event in OpenAI's shape and a closed connection: it never
   looks like an end.
+* A stream has ended with its ``[DONE]``; an engine that then leaves the connection open holds
+  nobody's place for longer than :data:`LAST_CHUNK_SECONDS`.
 * A client that does not read stops the reading from the engine (:mod:`.engine`) and holds at most
   the buffers of two sockets; after ``client_stall_seconds`` it counts as gone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import zlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -20,14 +24,16 @@ from aiohttp.web_request import BaseRequest
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.answers import StreamAnswer, WholeAnswer, json_answer
 from tidegate_sidecar.content import Inflater
-from tidegate_sidecar.dispatcher import Ticket
 from tidegate_sidecar.engine import EngineBroken, Exchange
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.join import Joiner, JoinError
 from tidegate_sidecar.sse import EventStream, usage_of
+from tidegate_sidecar.ticket import Ticket
 
 MAX_ANSWER_BYTES = 64 << 20
 """Of an answer that is held whole: one that is not streamed."""
+LAST_CHUNK_SECONDS = 1.0
+"""From ``[DONE]`` to the end of the body, which engines send together."""
 
 
 async def relay_stream(
@@ -54,8 +60,10 @@ async def relay_stream(
 
     broken = False
     try:
-        await exchange.pump(
+        await _pump_stream(
+            exchange,
             lambda data: pass_on(events.feed(inflater.feed(data))),
+            lambda: events.done,
             lambda: answer.drained(client_stall_seconds),
         )
         if pass_on(events.finish()):
@@ -76,6 +84,29 @@ async def relay_stream(
         ticket.complete(events.usage)
     answer.end()
     return answer
+
+
+async def _pump_stream(
+    exchange: Exchange,
+    sink: Callable[[bytes], bool],
+    done: Callable[[], bool],
+    drained: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Give a stream to ``sink``, to the end of the body or shortly after it was ``done``."""
+    now = asyncio.get_running_loop().time
+    try:
+        async with asyncio.timeout(None) as limit:
+
+            def take(data: bytes) -> bool:
+                full = sink(data)
+                if limit.when() is None and done():
+                    limit.reschedule(now() + LAST_CHUNK_SECONDS)
+                return full
+
+            await exchange.pump(take, drained)
+    except TimeoutError:
+        if not done():
+            raise
 
 
 def _stream_headers(exchange: Exchange, ticket: Ticket, inflater: Inflater) -> dict[str, str]:
@@ -105,7 +136,7 @@ async def relay_joined(exchange: Exchange, ticket: Ticket, joiner: Joiner) -> Wh
         return False
 
     try:
-        await exchange.pump(take)
+        await _pump_stream(exchange, take, lambda: joiner.done)
         answer = joiner.answer()
     except (EngineBroken, JoinError, zlib.error):
         ticket.usage = joiner.usage

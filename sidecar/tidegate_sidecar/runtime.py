@@ -73,7 +73,7 @@ class Runtime:
 
         Raises :class:`StaleGenerationError` for a lower generation and for the same one with
         another content: of two sources the higher generation wins, whatever came last.
-        ContractError: it is another pool's, or does not fit the engine that runs.
+        ContractError: it is another pool's.
         """
         current = self.in_force
         if current is not None:
@@ -91,10 +91,8 @@ class Runtime:
                 )
             if bundle.policy.pool != current.policy.pool:
                 raise ContractError(f"policy.pool: {current.policy.pool!r} is served here")
-            if bundle.policy.model.task is not current.model.task:
-                raise ContractError("policy.model.task: cannot change while the engine runs")
         self.dispatcher.apply_policy(bundle.policy, bundle.keys.keys)
-        self.in_force = InForce(bundle)
+        self.in_force = InForce(bundle, current.model if current is not None else None)
         self.policy_error = None
         log.info("policy generation %d is in force", bundle.policy.generation)
         return True

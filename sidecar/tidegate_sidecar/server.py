@@ -92,10 +92,15 @@ class Sidecar:
                     await dispatcher.idle()
         await self._linger()
 
+    @property
+    def tenant_connections(self) -> int:
+        """Open connections of clients."""
+        return len(self._tenants.connections) if self._tenants is not None else 0
+
     async def _linger(self) -> None:
         """Until every client has let go of its connection, for a moment at most."""
         deadline = self.runtime.dispatcher.loop.time() + _LINGER_SECONDS
-        while self._tenants is not None and self._tenants.connections:
+        while self.tenant_connections:
             if self.runtime.dispatcher.loop.time() > deadline:
                 return
             await asyncio.sleep(0.02)

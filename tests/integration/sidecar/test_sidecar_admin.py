@@ -108,7 +108,6 @@ async def test_put_policy(guarded: SidecarUnderTest) -> None:
         ({"tenants": [{"name": "a/b", "tier": "gone"}]}, "tenants"),
         ({"tier": {"reserved_percent": 200}}, "policy.tiers[0].reserved_percent"),
         ({"unheard_of": 1}, "unheard_of"),
-        ({"model": {"name": "test-model", "task": "Embed"}}, "policy.model.task"),
         ({"pool": "team-a/other"}, "policy.pool"),
     ],
 )
@@ -123,6 +122,18 @@ async def test_an_invalid_policy_changes_nothing_and_is_named(
     assert (await get_status(guarded)).policy_error == answer["error"]
     assert (await put(guarded, 6))[0] == 200
     assert (await get_status(guarded)).policy_error is None
+
+
+async def test_a_model_of_another_kind_waits_for_its_engine_and_the_rest_does_not(
+    guarded: SidecarUnderTest,
+) -> None:
+    model = {"name": "another-model", "task": "Embed"}
+    assert (await put(guarded, 5, model=model, tenants=[]))[0] == 200
+    async with guarded.chat() as response:
+        assert response.status == 403
+    assert (await put(guarded, 6, model=model))[0] == 200
+    async with guarded.chat() as response:
+        assert response.status == 200
 
 
 async def test_not_json_is_422(guarded: SidecarUnderTest) -> None:

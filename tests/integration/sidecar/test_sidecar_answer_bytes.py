@@ -9,7 +9,7 @@ import pytest
 from support.faulty_engine import DONE, FaultyEngine, chat_chunk, usage_event
 from support.faulty_upstream import event_stream
 from support.sidecar import ALICE, SidecarUnderTest, chat_body, raw_head
-from tidegate_sidecar.dispatcher import Ticket
+from tidegate_sidecar.ticket import Ticket
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import json
 import pytest
 from support.fake_engine import until
 from support.faulty_engine import DONE, FaultyEngine, chat_chunk, usage_event
-from support.faulty_upstream import Connection, event_stream, head
+from support.faulty_upstream import Connection, answer, event_stream, head, stall
 from support.sidecar import ALICE, SidecarUnderTest, chat_body, raw_head
 
 from .conftest import StartSidecar
@@ -83,3 +83,28 @@ async def test_a_client_that_never_reads_counts_as_gone(
     await until(lambda: sidecar.outcomes(ALICE) == {"client_closed": 1}, 20)
     await until(lambda: engine.busy == 0, 5)
     writer.close()
+
+
+async def test_a_client_that_never_reads_a_whole_answer_keeps_no_memory(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar(client_stall_seconds=0.3)
+    engine.script = answer(200, {"choices": [], "padding": "x" * 30_000_000})
+    body = json.dumps(chat_body(max_tokens=1)).encode()
+    _, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    writer.write(raw_head(f"Content-Length: {len(body)}") + body)
+    await until(lambda: sidecar.outcomes(ALICE) == {"completed": 1}, 20)
+    await until(lambda: sidecar.sidecar.tenant_connections == 0, 20)
+    writer.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_engine_that_never_ends_a_finished_stream_keeps_no_place(
+    sidecar: SidecarUnderTest, engine: FaultyEngine, stream: bool
+) -> None:
+    engine.script = event_stream([chat_chunk("a"), usage_event(), DONE], then=stall)
+    async with sidecar.chat(stream=stream, max_tokens=500) as response:
+        assert response.status == 200
+        assert b'"a"' in await asyncio.wait_for(response.read(), 20)
+    await sidecar.settled()
+    assert sidecar.outcomes(ALICE) == {"completed": 1}

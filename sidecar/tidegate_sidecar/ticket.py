@@ -1,0 +1,138 @@
+"""One request's way through the pod stage, as its handler sees it.
+
+The handler opens a ticket by submitting, waits for its turn, tells what it sees of the answer and
+closes it, exactly once, in every case (``with ticket:``). What that means for queue, gate and
+accounts is the business of the ticket's host, the dispatcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from types import TracebackType
+from typing import Protocol
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.request import Request, Usage
+from tidegate_sidecar.answers import ClientGone
+from tidegate_sidecar.errors import ApiError
+
+
+class TicketHost(Protocol):
+    """What a ticket tells of itself."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def progressed(self, ticket: Ticket, tokens: int) -> None:
+        """The engine's answer brought so many tokens; the first call is the sign of its start."""
+
+    def requeue(self, ticket: Ticket) -> None:
+        """The engine did no work on it."""
+
+    def close_ticket(self, ticket: Ticket) -> None:
+        """It has ended; exactly once."""
+
+
+class TicketState(Enum):
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    REFUSED = "refused"
+    ENDED = "ended"
+
+
+class Ticket:
+    """One request on its way; a context manager that ends it."""
+
+    __slots__ = (
+        "_host",
+        "_turn",
+        "empty_engine_readings",
+        "first_token_at",
+        "key_sha256",
+        "last_token_at",
+        "opaque",
+        "outcome",
+        "output_tokens",
+        "refusal",
+        "request",
+        "role_event",
+        "sent",
+        "state",
+        "step",
+        "told_tokens",
+        "usage",
+    )
+
+    def __init__(self, host: TicketHost, request: Request, key_sha256: str) -> None:
+        self._host = host
+        self.state = TicketState.QUEUED
+        self._turn: asyncio.Future[None] | None = None
+        self.refusal: ApiError | None = None
+        self.request = request
+        self.key_sha256 = key_sha256
+        self.sent = False
+        """The engine may have begun to work on it."""
+        self.opaque = False
+        """Its answer is not streamed."""
+        self.empty_engine_readings = 0
+        self.role_event = False
+        """Its stream begins with an event without a token."""
+        self.step = -1
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.output_tokens = 0
+        self.told_tokens = 0
+        """Of them, what the scheduler was told."""
+        self.outcome = Outcome.CLIENT_CLOSED
+        """Set by whoever serves it, before it is closed."""
+        self.usage: Usage | None = None
+
+    async def turn(self) -> None:
+        """Wait until it may be sent; :class:`ApiError` where it lost its place."""
+        if self.state is TicketState.QUEUED:
+            self._turn = self._host.loop.create_future()
+            try:
+                await self._turn
+            finally:
+                self._turn = None
+        if self.refusal is not None:
+            raise self.refusal
+
+    def events_seen(self, events: int, before: int) -> int:
+        """Events of its stream came, ``events`` in all, ``before`` of them told already.
+
+        One event is about one token. The first is the sign that it started; in a chat it holds
+        the role and no token.
+        """
+        tokens = events - before - (self.role_event and before == 0)
+        self._host.progressed(self, tokens)
+        return events
+
+    def requeue(self) -> None:
+        """The engine did no work for it: back to its old place."""
+        self.sent = False
+        self._host.requeue(self)
+
+    def complete(self, usage: Usage | None) -> None:
+        """The answer was served to its end."""
+        self.outcome = Outcome.COMPLETED
+        self.usage = usage
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, ApiError):
+            self.outcome = error.outcome
+        elif isinstance(error, Exception) and not isinstance(error, ClientGone | ConnectionError):
+            self.outcome = Outcome.ENGINE_FAILED  # a defect of ours, answered with 500
+        self._host.close_ticket(self)
+
+    def let_go(self) -> None:
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
