@@ -46,7 +46,7 @@ def up(
         bool, typer.Option("--bare", help="Stop when the node is Ready: apply nothing.")
     ] = False,
     wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for the quickstart's pools.")
+        float, typer.Option(min=0, max=86_400, help="Seconds to wait for the quickstart's pools.")
     ] = 180.0,
     images: Annotated[
         list[Path] | None,
@@ -194,10 +194,17 @@ def _binaries() -> Binaries:
     with Progress(*columns, TimeElapsedColumn(), console=_console) as progress:
         task = progress.add_task("building the control plane (once)", total=None)
 
+        said: set[str] = set()
+
         def show(step: BuildProgress) -> None:
             progress.update(
                 task, description=step.step, completed=step.done, total=step.total or None
             )
+            tenths = f": {10 * (10 * step.done // step.total)} %" if step.total else ""
+            line = step.step + tenths
+            if not _console.is_terminal and line not in said:
+                said.add(line)
+                _console.print(line)
 
         return ensure_binaries(cache, show)
 
