@@ -58,6 +58,11 @@ class TierTerms:
         """It is never preempted or paused for another, and others may be for it."""
         return not self.evictable
 
+    @property
+    def paces_tokens(self) -> bool:
+        """It has an objective for the time between two tokens, which a pause would break."""
+        return self.inter_token_seconds is not None
+
 
 @dataclass(frozen=True, slots=True)
 class StepPolicy:
@@ -76,6 +81,9 @@ class StepPolicy:
     """Kept free of admissions, for the growth of those that run."""
     max_paused_steps: int = 3
     """Most steps in a row in which a decode is paused; 0: none ever is."""
+    step_seconds_cap: float | None = None
+    """On the predicted time of a step in which anything decodes, as an InterTokenLatency objective
+    of all tiers would; None: those of the tiers alone."""
     cache_hold_seconds: float = 600.0
     """How long the cached blocks of a pool without requests count as its own."""
 

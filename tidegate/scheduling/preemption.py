@@ -1,0 +1,169 @@
+"""Who gives up seat and blocks, and for whom.
+
+Theory of operation. A victim is taken, in this order of rules, from
+1. the lowest tier that is evictable, of strictly lower priority than the one it makes room for (a
+   comparison with ``<=`` lets equals evict each other in turns, vLLM pull request 54530), and above
+   its reservation in the scarce resource;
+2. in it, the tenant most over-served: blocks (or seats) held / weight;
+3. of that tenant, the set with the least to recompute that frees enough. Where all of its requests
+   do not free enough, its cheapest per block goes and the rules apply anew.
+
+The third rule is a minimum knapsack cover. It is solved by the greedy of Csirik, Frenk, Labbe and
+Zhang (Acta Cybernetica 10, 1991): by rising cost per block, every prefix that does not cover yet
+is completed by the next that does; the cheapest of these covers wins, without whom it can spare.
+
+Bound: the cover costs at most twice the least possible, and no more than the cheapest single victim
+that would do. A request is chosen at most ``max_preemptions`` times.
+
+Invariants: nobody of equal or higher priority makes room for a waiting request; nobody is taken
+twice in a pass, nor who was let in or given tokens in it; all or nothing: no one is preempted
+unless enough is freed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from tidegate.scheduling.plan_request import PlanRequest
+from tidegate.scheduling.step_policy import StepPolicy
+
+
+@dataclass(slots=True)
+class Need:
+    """What a request lacks. At least one of the two is above 0."""
+
+    blocks: int
+    seats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What tiers hold above their reservation, of the scarce resource.
+
+    Tiers of one group share it: a pool over its nominal blocks, say.
+    """
+
+    group_of: Sequence[int]
+    """By tier."""
+    of_group: Sequence[int]
+    """Blocks or seats; 0 or less: nothing may be taken."""
+
+
+def freed_blocks(request: PlanRequest) -> int:
+    """Blocks that its preemption frees."""
+    return request.blocks - request.shared_blocks
+
+
+def recompute_tokens(request: PlanRequest, block_size: int) -> int:
+    """Most tokens that are computed again: what others hold too will be hit."""
+    return max(request.computed_tokens - request.shared_blocks * block_size, 0)
+
+
+def least_recompute(
+    candidates: Collection[PlanRequest],
+    need: int,
+    frees: Callable[[PlanRequest], int],
+    block_size: int,
+) -> list[PlanRequest] | None:
+    """A set that frees ``need``, cheap to recompute; None: all together do not free enough."""
+    rated = [
+        (recompute_tokens(one, block_size) / frees(one), -one.sequence, one)
+        for one in candidates
+        if frees(one) > 0
+    ]
+    rated.sort()
+    small: list[PlanRequest] = []
+    small_cost = small_freed = 0
+    best: list[PlanRequest] | None = None
+    best_cost = 0
+    for _, _, one in rated:
+        cost, freed = recompute_tokens(one, block_size), frees(one)
+        if small_freed + freed < need:
+            small.append(one)
+            small_cost += cost
+            small_freed += freed
+        elif best is None or small_cost + cost < best_cost:
+            best, best_cost = [*small, one], small_cost + cost
+    return best and _without_spare(best, need, frees, block_size)
+
+
+def _without_spare(
+    chosen: list[PlanRequest], need: int, frees: Callable[[PlanRequest], int], block_size: int
+) -> list[PlanRequest]:
+    spare = sum(frees(one) for one in chosen) - need
+    for one in sorted(chosen, key=lambda one: -recompute_tokens(one, block_size)):
+        if frees(one) <= spare and len(chosen) > 1:
+            chosen.remove(one)
+            spare -= frees(one)
+    return chosen
+
+
+def choose_victims(
+    policy: StepPolicy,
+    running: Sequence[Sequence[PlanRequest]],
+    beneficiary: int,
+    need: Need,
+    excess: Excess,
+    spared: Collection[str],
+) -> list[PlanRequest] | None:
+    """Running requests (by tier) that make room for one of the tier ``beneficiary``.
+
+    ``spared`` are ids that are not to be taken. None: the rules do not free enough; nobody goes.
+    """
+    block_size = policy.engine.block_size
+    frees: Callable[[PlanRequest], int] = freed_blocks if need.blocks > 0 else _one
+    left = need.blocks if need.blocks > 0 else need.seats
+    excess_left = list(excess.of_group)
+    priority = policy.tiers[beneficiary].priority
+    victims: list[PlanRequest] = []
+    for index in range(len(policy.tiers) - 1, -1, -1):
+        tier = policy.tiers[index]
+        if not tier.evictable or tier.priority >= priority:
+            continue
+        group = excess.group_of[index]
+        candidates = [
+            one
+            for one in running[index]
+            if one.preemptions < tier.max_preemptions and one.id not in spared
+        ]
+        while candidates and left > 0 and excess_left[group] > 0:
+            own = _most_over_served(candidates, running[index], victims, frees)
+            chosen = least_recompute(own, left, frees, block_size)
+            if chosen is None:
+                chosen = least_recompute(own, 1, frees, block_size)
+            if chosen is None:
+                candidates = [one for one in candidates if one not in own]
+                continue
+            for one in chosen:
+                if excess_left[group] <= 0:
+                    break
+                victims.append(one)
+                candidates.remove(one)
+                left -= frees(one)
+                excess_left[group] -= frees(one)
+        if left <= 0:
+            return victims
+    return None
+
+
+def _one(_: PlanRequest) -> int:
+    return 1
+
+
+def _most_over_served(
+    candidates: Sequence[PlanRequest],
+    running: Sequence[PlanRequest],
+    gone: Sequence[PlanRequest],
+    frees: Callable[[PlanRequest], int],
+) -> list[PlanRequest]:
+    """The candidates of the tenant that holds most for its weight; ties: the last by name."""
+    holds: dict[str, float] = {}
+    for one in running:
+        holds[one.tenant] = holds.get(one.tenant, 0.0) + frees(one) / one.weight
+    for one in gone:
+        if one.tenant in holds:
+            holds[one.tenant] -= frees(one) / one.weight
+    tenants = {one.tenant for one in candidates}
+    worst = max(tenants, key=lambda tenant: (holds[tenant], tenant))
+    return [one for one in candidates if one.tenant == worst]

@@ -1,0 +1,189 @@
+"""What one engine step does: who is preempted, who enters, who computes how many prompt tokens.
+
+Theory of operation: the steps of source 000's scheduler (decide preemption, order what waits, spend
+the prefill budget, allocate blocks) over the modules that know one rule each. Order is by tier
+priority, then by the sequence number that was given at dispatch; tenant fairness is not computed
+again. Before each step, from counters alone:
+1. ``kv_growth``: the decodes of this step get their blocks; victims where they do not fit.
+2. ``prefill_budget``: how many prompt tokens fit beside the decodes.
+3. ``prefill_fill``: whose these are, over running prefills and waiting requests, which enter by
+   ``step_admission`` when there are tokens for them.
+4. In a step that prefills a protected tier, decodes of lower evictable tiers pause: they keep their
+   blocks, and the step does not read them.
+5. ``cache_share``: whose blocks are given up blank.
+
+Bounds: O(running + looked at) and deterministic: the same states give the same plans. A decode is
+paused at most ``max_paused_steps`` steps in a row, then runs at least one.
+
+Invariants: tokens granted and decodes fit the step; blocks and seats given fit the engine; a victim
+is neither granted anything nor let in; unless nobody can, somebody computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidegate.scheduling.cache_share import blank_runs_short, pools_to_unhash
+from tidegate.scheduling.kv_growth import growth_blocks, growth_victims
+from tidegate.scheduling.plan_request import (
+    Lookup,
+    PlanRequest,
+    StepPlan,
+    StepState,
+    StepTimeModel,
+    Veto,
+)
+from tidegate.scheduling.prefill_budget import PrefillShares, step_budget
+from tidegate.scheduling.prefill_fill import PrefillFill
+from tidegate.scheduling.prefill_line import PrefillLine
+from tidegate.scheduling.recompute import backoff_seconds, past_backoff
+from tidegate.scheduling.step_admission import Admission
+from tidegate.scheduling.step_policy import EngineSize, StepPolicy, compile_step_policy
+
+__all__ = [
+    "EngineSize",
+    "Lookup",
+    "PlanRequest",
+    "StepPlan",
+    "StepPlanner",
+    "StepPolicy",
+    "StepState",
+    "StepTimeModel",
+    "Veto",
+    "compile_step_policy",
+]
+
+
+class StepPlanner:
+    """Plans the steps of one engine. Not thread-safe; single caller."""
+
+    def __init__(self, policy: StepPolicy) -> None:
+        self._policy = policy
+        self._shares = PrefillShares(policy)
+        self._paused: list[PlanRequest] = []
+        self._pool_seen = [-policy.cache_hold_seconds] * len(policy.pools)
+        """When a request of the pool was last there."""
+
+    def preempted(self, request: PlanRequest, now: float, queued_requests: int) -> None:
+        """The engine preempted it, by plan or by itself; so many wait in the engine."""
+        tier = self._policy.tiers[request.tier]
+        request.not_before = now + backoff_seconds(tier, queued_requests)
+
+    def plan(self, state: StepState) -> StepPlan:
+        """What the step does that begins now."""
+        policy = self._policy
+        plan = StepPlan()
+        running: list[list[PlanRequest]] = [[] for _ in policy.tiers]
+        for one in state.running:
+            running[one.tier].append(one)
+        decoding = [
+            [one for one in those if one.total_tokens - one.computed_tokens <= 1]
+            for those in running
+        ]
+        prefilling = [
+            [one for one in those if one.total_tokens - one.computed_tokens > 1]
+            if len(decodes) < len(those)
+            else []
+            for those, decodes in zip(running, decoding, strict=True)
+        ]
+        lines = [
+            PrefillLine(those, past_backoff(waiting, state.now, plan.vetoed))
+            for those, waiting in zip(prefilling, state.waiting, strict=True)
+        ]
+        cached = self._cached_in_force(state, running, lines)
+        heads = [line.head for line in lines]
+        admission = Admission(policy, state, plan, running, prefilling, cached, heads)
+        self._grow(admission, running, decoding)
+        granted = [0] * len(lines)
+        if any(lines):
+            budget = step_budget(policy, decoding, state.step_time)
+            granted = PrefillFill(
+                policy, plan, lines, self._shares, budget, admission, state.lookup
+            ).fill()
+        self._pause(plan, decoding, granted)
+        if not plan.grants and not any(decoding) and not state.pending_free_blocks:
+            self._break_deadlock(admission, running)
+        if blank_runs_short(policy, cached, admission.free_blocks):
+            plan.unhash_pools = pools_to_unhash(policy, admission.quota.held, cached)
+        return plan
+
+    def _cached_in_force(
+        self, state: StepState, running: Sequence[Sequence[PlanRequest]], lines: Sequence[object]
+    ) -> list[int]:
+        """Cached blocks by pool, without those of pools that nobody has used for long."""
+        seen, now = self._pool_seen, state.now
+        for tier, those, line in zip(self._policy.tiers, running, lines, strict=True):
+            if those or line:
+                seen[tier.pool] = now
+        oldest = now - self._policy.cache_hold_seconds
+        return [
+            blocks if last > oldest else 0
+            for blocks, last in zip(state.cached_blocks_by_pool, seen, strict=True)
+        ]
+
+    def _grow(
+        self,
+        admission: Admission,
+        running: Sequence[Sequence[PlanRequest]],
+        decoding: Sequence[list[PlanRequest]],
+    ) -> None:
+        """Blocks for those that decode into the next one, first of all."""
+        size = self._policy.engine.block_size
+        growing = [
+            one
+            for those in decoding
+            for one in those
+            if one.computed_tokens + one.decode_tokens > one.blocks * size
+        ]
+        wanted = sum([growth_blocks(one, size) for one in growing])
+        if wanted > admission.free_blocks:
+            for victim, beneficiary in growth_victims(
+                self._policy, running, growing, admission.free_blocks, admission.kv_excess
+            ):
+                admission.preempt(victim, beneficiary)
+                if victim in decoding[victim.tier]:
+                    decoding[victim.tier].remove(victim)
+                if victim in growing:
+                    wanted -= growth_blocks(victim, size)
+        admission.free_blocks -= wanted
+
+    def _pause(
+        self,
+        plan: StepPlan,
+        decoding: Sequence[Sequence[PlanRequest]],
+        granted: Sequence[int],
+    ) -> None:
+        tiers, most = self._policy.tiers, self._policy.max_paused_steps
+        before, self._paused = self._paused, []
+        first = next(
+            (
+                tier
+                for tier, tokens in zip(tiers, granted, strict=True)
+                if tokens and tier.protected
+            ),
+            None,
+        )
+        if first is not None:
+            for tier, those in zip(tiers, decoding, strict=True):
+                if tier.evictable and tier.priority < first.priority and not tier.paces_tokens:
+                    self._paused += [
+                        one
+                        for one in those
+                        if one.paused_steps < most and one.id not in plan.preempted_for
+                    ]
+        plan.paused = {one.id for one in self._paused}
+        for one in before:
+            if one.id not in plan.paused:
+                one.paused_steps = 0
+        for one in self._paused:
+            one.paused_steps += 1
+
+    def _break_deadlock(
+        self, admission: Admission, running: Sequence[Sequence[PlanRequest]]
+    ) -> None:
+        """Prompts hold all blocks and none can go on: the last gives its up to the first."""
+        those = sorted(
+            (one for tier in running for one in tier), key=lambda one: (one.tier, one.sequence)
+        )
+        if len(those) > 1:
+            admission.preempt(those[-1], those[0])
