@@ -30,7 +30,7 @@ h3 { font-size: 1rem; margin: .25rem 0 .5rem; } p { margin: .4rem 0; max-width: 
 .fidelity p { margin: 0; max-width: none; }
 .model-only { color: var(--warn); background: var(--warn-paper); }
 .checked { color: var(--good); background: var(--good-paper); }
-.facts, .soft { color: var(--soft); }
+.facts, .soft { color: var(--soft); } .facts { max-width: none; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 12.5px; font-variant-numeric: tabular-nums;
   margin: .5rem 0; }
@@ -60,8 +60,8 @@ GLOSSARY = (
      "window of 30 s, prompt tokens and twice the output tokens over the tenant's weight."),
     ("share", "Of all tokens served."),
     ("reserved x traffic", "The reservation times the part of all requests: a measure of how much "
-     "is set aside for how little. Used, of its own, and lent are measured: GPU time spent on the "
-     "tier, the part of its reservation that it used itself, and what it left to others."),
+     "is set aside for how little. Used, reservation used and lent are measured: GPU time spent "
+     "on the tier, the part of its reservation that it used itself, what it left to others."),
     ("1,000 calls", "By use: the GPU time that the tier's service took. By reservation: a tier "
      "pays for all that is reserved for it; what nobody reserved is paid by those that use more "
      "than their reservation."),
@@ -123,17 +123,18 @@ def _facts(report: SimulationReport) -> str:
 def _plots(
     report: SimulationReport, results: Sequence[SimulationResult], pools: Mapping[str, str]
 ) -> Iterable[str]:
+    until = report.measured_until_seconds
     targets = _targets(report.runs[0], SloMetric.TIME_TO_FIRST_TOKEN)
     whole = _targets(report.runs[0], SloMetric.END_TO_END)
     dotted = " Dotted: the objective." if targets or whole else ""
     shown = (
         (
-            plots.latency_plot(results, targets, "ttft_seconds", "time to first token"),
+            plots.latency_plot(results, until, targets, "ttft_seconds", "time to first token"),
             "Of all requests sent, how many had their first token within a time. Each line of the "
             f"grid is one nine more; a line that ends below the top lost the rest.{dotted}",
         ),
         (
-            plots.latency_plot(results, whole, "response_seconds", "time to last token"),
+            plots.latency_plot(results, until, whole, "response_seconds", "time to last token"),
             "The same for the whole answer.",
         ),
         (plots.service_plot(results), "Tokens computed per second, recomputed ones included."),

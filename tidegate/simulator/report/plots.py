@@ -55,11 +55,18 @@ _MOST_NINES = 4.0
 Results = Sequence[SimulationResult]
 
 
-def latency_plot(results: Results, targets: Mapping[str, float], value: str, label: str) -> str:
-    """Distribution by tier of a property of the records, in seconds; targets by tier dashed."""
+def latency_plot(
+    results: Results, until: float, targets: Mapping[str, float], value: str, label: str
+) -> str:
+    """Distribution by tier of a property of the records that arrived before ``until``, in seconds.
+
+    ``targets`` by tier are drawn dotted.
+    """
     curves = [
         {
-            tier: series.distribution(getattr(one, value) for one in result.measured(tier))
+            tier: series.distribution(
+                getattr(one, value) for one in result.measured(tier) if one.arrival < until
+            )
             for tier in result.tiers
         }
         for result in results

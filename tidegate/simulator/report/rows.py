@@ -57,7 +57,8 @@ def latencies(run: PolicyRun, most_tenants: int) -> Grid:
 
 def economics(run: PolicyRun, *, priced: bool) -> Grid:
     """What each tier holds, uses and pays."""
-    headings = ["tier", "traffic", "reserved", "reserved x traffic", "used", "of its own", "lent"]
+    headings = ["tier", "traffic", "reserved", "reserved x traffic", "used", "reservation used",
+                "lent"]  # fmt: skip
     if priced:
         headings += ["1,000 calls, by use", "by reservation"]
     rows = tuple((tier.name, *_economics(tier, priced=priced)) for tier in run.tiers)

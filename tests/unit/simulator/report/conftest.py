@@ -20,7 +20,7 @@ MakeRecord = Callable[..., RequestRecord]
 MakeResult = Callable[..., SimulationResult]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def answered() -> MakeRecord:
     """A request that was answered: (tier, tenant, arrival, ttft, seconds of its stream)."""
 
@@ -46,7 +46,7 @@ def answered() -> MakeRecord:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def refused() -> MakeRecord:
     """A request that was refused after so many seconds."""
 
@@ -73,7 +73,7 @@ def refused() -> MakeRecord:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def waiting() -> MakeRecord:
     """A request that never started."""
 
@@ -92,7 +92,7 @@ def waiting() -> MakeRecord:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def sample() -> Callable[..., TimeSample]:
     """The state at a time: T0 and T1, as many of each."""
 
@@ -111,7 +111,7 @@ def sample() -> Callable[..., TimeSample]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def result() -> MakeResult:
     """A run of 100 s with one engine of 8 GPUs, busy half of the time."""
 
@@ -145,7 +145,7 @@ def result() -> MakeResult:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def step_time() -> StepTimeModel:
     """Only tokens and what a step takes whatever is in it."""
     return StepTimeModel(

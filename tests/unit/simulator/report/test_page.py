@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from math import inf
 
@@ -27,7 +28,7 @@ EVIL = '<img src="http://x/">'
 VOID = {"meta", "path", "use", "rect", "line", "img"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def prepared(
     answered: MakeRecord,
     refused: MakeRecord,
@@ -49,16 +50,22 @@ def prepared(
     return build_report(runs, Setting("test", 100.0, 2.0, ("A note.",))), results
 
 
+@pytest.fixture(scope="module")
+def html(prepared: Prepared) -> str:
+    """The page of both policies."""
+    report, results = prepared
+    return page(report, results, {"T0": "protected"})
+
+
 def shown_text(report: SimulationReport, width: int = 160) -> str:
     written = io.StringIO()
     print_report(report, Console(file=written, width=width, highlight=False))
     return written.getvalue()
 
 
-def test_the_first_thing_said_is_what_may_be_believed(prepared: Prepared) -> None:
-    report, results = prepared
-    assert shown_text(report).startswith("MODEL ONLY")
-    body = page(report, results, {}).split("<body>", 1)[1]
+def test_the_first_thing_said_is_what_may_be_believed(prepared: Prepared, html: str) -> None:
+    assert shown_text(prepared[0]).startswith("MODEL ONLY")
+    body = html.split("<body>", 1)[1]
     assert body.strip().startswith('<div class="fidelity model-only"><p>MODEL ONLY')
 
 
@@ -68,7 +75,6 @@ def test_a_checked_workload_is_said_to_be(
     one = result([answered("T0", "a", 1, 1, 1)], model_only=False)
     report = build_report([Run(one, Promises(), step_time)], Setting("test", 100.0))
     assert shown_text(report).startswith("Checked:")
-    assert '<div class="fidelity checked">' in page(report, [one], {})
 
 
 def test_tables_say_what_happened(prepared: Prepared) -> None:
@@ -83,9 +89,7 @@ def test_tables_say_what_happened(prepared: Prepared) -> None:
     assert "0.0%" in line
 
 
-def test_the_page_is_well_formed_and_loads_nothing(prepared: Prepared) -> None:
-    report, results = prepared
-    html = page(report, results, {"T0": "protected"})
+def test_the_page_is_well_formed_and_loads_nothing(html: str) -> None:
     assert EVIL not in html
     assert "<script" not in html
     assert not re.search(r"""(src|href)\s*=\s*["'](?!#)""", html)
@@ -120,9 +124,7 @@ class Balance(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_plots_take_the_colour_of_the_page(prepared: Prepared) -> None:
-    report, results = prepared
-    html = page(report, results, {})
+def test_plots_take_the_colour_of_the_page(html: str) -> None:
     svg = html[html.index("<svg") : html.rindex("</svg>")]
     assert "currentColor" in svg
     assert "var(--rule)" in svg
@@ -132,9 +134,8 @@ def test_plots_take_the_colour_of_the_page(prepared: Prepared) -> None:
     assert "#ffffff" not in svg
 
 
-def test_the_same_run_gives_the_same_page(prepared: Prepared) -> None:
-    report, results = prepared
-    assert page(report, results, {}) == page(report, results, {})
+def test_the_same_run_gives_the_same_page(prepared: Prepared, html: str) -> None:
+    assert page(*prepared, {"T0": "protected"}) == html
 
 
 def test_a_run_without_an_answer_is_drawn_too(
@@ -143,7 +144,9 @@ def test_a_run_without_an_answer_is_drawn_too(
     one = result([waiting("T0", "a", 1.0)])
     report = build_report([Run(one, Promises(), step_time)], Setting("test", 100.0))
     assert "never" in shown_text(report)
-    assert page(report, [one], {}).count("<svg") == 5
+    html = page(replace(report, runs=(replace(report.runs[0], model_only=False),)), [one], {})
+    assert html.count("<svg") == 5
+    assert '<div class="fidelity checked">' in html
 
 
 def test_of_many_tenants_the_busiest_are_shown(
