@@ -1,0 +1,217 @@
+"""The forecast of a wait: a fluid model of the scheduler, checked against a fluid simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.scheduling.waiting_time import (
+    MEMORY_SECONDS,
+    OfferedRate,
+    ServiceRate,
+    TierLoad,
+    WaitForecast,
+    predict,
+)
+
+RATE = 1000.0
+
+
+def wait(
+    own: float,
+    tier: TierLoad,
+    *others: TierLoad,
+    weight: int = 1,
+    weighted: bool = False,
+    after: float = 0.0,
+) -> float:
+    return predict(own, weight, tier, others, RATE, weighted).seconds(after)
+
+
+def test_nothing_is_predicted_before_anything_was_measured() -> None:
+    crowd = TierLoad(1, queued=1e9, active_weight=5)
+    assert predict(1e9, 1, crowd, [crowd], None, weighted=False).seconds() == 0
+
+
+def test_a_quiet_tenant_does_not_wait_for_its_neighbours_backlog() -> None:
+    tier = TierLoad(1, queued=1e9, active_weight=101)
+    assert wait(0, tier) == 0
+    assert wait(100, tier, weight=100) == pytest.approx((100 + 1) / RATE)
+
+
+def test_a_tenant_waits_for_its_own_queue_at_its_share() -> None:
+    # Two of four parts are its own, and the other two are had by who has enough ...
+    assert wait(1000, TierLoad(1, queued=9000, active_weight=4), weight=2) == pytest.approx(2.0)
+    # ... and by who has not, what it has.
+    assert wait(1000, TierLoad(1, queued=1300, active_weight=4), weight=2) == pytest.approx(1.3)
+
+
+def test_it_waits_for_all_that_its_tier_must_yield() -> None:
+    tier = TierLoad(1, queued=500, active_weight=1)
+    above = TierLoad(2, queued=700, offered_per_second=400)
+    below = TierLoad(0, queued=1e9, reserved_ratio=0.1)
+    assert wait(500, tier, below) == pytest.approx(500 / 900)
+    assert wait(500, tier, above) == pytest.approx(1200 / 600)
+    assert wait(500, tier, above, below) == pytest.approx(1200 / 500)
+    # A lower tier that has nothing takes nothing of what it has reserved.
+    assert wait(500, tier, replace(below, queued=0.0)) == pytest.approx(0.5)
+    # What keeps coming counts even when nothing of it waits; more than all is for ever.
+    assert wait(500, tier, replace(above, queued=0.0)) == pytest.approx(500 / 600)
+    assert wait(500, tier, replace(above, offered_per_second=1e4)) == inf
+    # An equal tier takes turns.
+    assert wait(500, tier, TierLoad(1, queued=9e9)) == pytest.approx(1.0)
+    assert wait(500, tier, TierLoad(1, queued=100)) == pytest.approx(0.6)
+
+
+def test_a_reservation_bounds_the_wait_and_a_limit_prolongs_it() -> None:
+    flood = TierLoad(2, queued=1e9, offered_per_second=2000)
+    low = TierLoad(1, queued=500, active_weight=1, reserved_ratio=0.1)
+    assert wait(500, low, flood) == pytest.approx(500 / 100)
+    limited = TierLoad(1, queued=500, active_weight=1, limit_ratio=0.25)
+    other = TierLoad(0, queued=1)
+    assert wait(500, limited, other) == pytest.approx(500 / 250)
+    assert wait(500, limited) == pytest.approx(0.5)
+
+
+def test_weighted_tiers_share_the_excess() -> None:
+    heavy = TierLoad(9, weight=3, queued=1e9, reserved_ratio=0.2)
+    tier = TierLoad(1, weight=1, queued=600, active_weight=1)
+    # A quarter of four fifths is its own.
+    assert wait(600, tier, heavy, weighted=True) == pytest.approx(600 / 200)
+    assert wait(600, tier, replace(heavy, queued=100.0), weighted=True) == pytest.approx(0.7)
+    assert wait(0, tier, heavy, weighted=True) == 0
+
+
+@dataclass
+class Fluid:
+    """Tiers of tenants served as fluids, in small steps, to see how long one tenant's takes."""
+
+    tiers: list[TierLoad]
+    queues: list[list[tuple[float, int]]]
+    """Of each tier: (queued, weight) of each tenant."""
+
+    def seconds_until_served(self, tier: int, tenant: int, weighted: bool) -> float:
+        queues = [[queued for queued, _ in tenants] for tenants in self.queues]
+        step, elapsed = 0.002, 0.0
+        while queues[tier][tenant] > 1e-9:
+            shares = self._tier_shares([sum(each) for each in queues], weighted)
+            for index, share in enumerate(shares):
+                self._serve(index, queues[index], share * RATE * step)
+            elapsed += step
+        return elapsed
+
+    def _serve(self, index: int, queue: list[float], amount: float) -> None:
+        while amount > 1e-12 and sum(queue) > 1e-12:
+            weights = [
+                weight if left > 1e-12 else 0
+                for left, (_, weight) in zip(queue, self.queues[index], strict=True)
+            ]
+            used = [min(q, amount * w / sum(weights)) for q, w in zip(queue, weights, strict=True)]
+            for i, each in enumerate(used):
+                queue[i] -= each
+            amount -= sum(used)
+
+    def _tier_shares(self, left: list[float], weighted: bool) -> list[float]:
+        waiting = [i for i, amount in enumerate(left) if amount > 1e-12]
+        shares = [self.tiers[i].reserved_ratio if i in waiting else 0.0 for i in range(len(left))]
+        excess = 1 - sum(shares)
+        if weighted:
+            total = sum(self.tiers[i].weight for i in waiting)
+            for i in waiting:
+                shares[i] += excess * self.tiers[i].weight / total
+        else:
+            top = max(self.tiers[i].priority for i in waiting)
+            equal = [i for i in waiting if self.tiers[i].priority == top]
+            for i in equal:
+                shares[i] += excess / len(equal)
+        return shares
+
+
+tenants = st.lists(
+    st.tuples(st.sampled_from([50.0, 300.0, 2000.0]), st.sampled_from([1, 2, 5])),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(tenants, min_size=1, max_size=3), st.permutations([0, 1, 2]), st.booleans())
+def test_it_is_what_a_fluid_takes_when_nobody_sends_more(
+    queues: list[list[tuple[float, int]]], priorities: list[int], weighted: bool
+) -> None:
+    tiers = [
+        TierLoad(
+            priority,
+            weight=1 + priority,
+            queued=sum(queued for queued, _ in mine),
+            active_weight=sum(weight for _, weight in mine),
+        )
+        for mine, priority in zip(queues, priorities, strict=False)
+    ]
+    own, weight = queues[0][0]
+    expected = wait(own, tiers[0], *tiers[1:], weight=weight, weighted=weighted)
+    real = Fluid(tiers, queues).seconds_until_served(0, 0, weighted)
+    # Never told a shorter wait than the fluid's; what others lack when their queue ends is not
+    # given on in the forecast, which makes it longer, up to all that waits.
+    assert real <= expected + 0.02
+    assert expected <= sum(tier.queued for tier in tiers) / RATE + 1e-9
+
+
+forecasts = st.builds(
+    WaitForecast,
+    st.floats(0, 1e6),
+    st.floats(0, 1e6),
+    st.floats(0, 1e4),
+    st.floats(0, 1e3),
+    st.floats(1, 1e4) | st.just(inf),
+    st.floats(0, 2e4),
+)
+
+
+@given(forecasts, st.floats(0, 1e4), st.floats(0, 1e4))
+def test_a_request_sent_later_never_waits_longer(
+    forecast: WaitForecast, sooner: float, longer: float
+) -> None:
+    assert forecast.seconds(sooner + longer) <= forecast.seconds(sooner)
+    assert forecast.seconds(sooner) >= 0
+
+
+def test_the_service_rate_is_that_of_the_time_in_which_something_waited() -> None:
+    rate = ServiceRate()
+    assert rate.per_second(0) is None
+    rate.dispatched(500, backlogged=False, now=0)
+    rate.dispatched(500, backlogged=False, now=100)
+    assert rate.per_second(100) is None
+    rate.dispatched(500, backlogged=True, now=200)
+    for second in range(201, 231):
+        rate.dispatched(100, backlogged=True, now=second)
+    assert rate.per_second(230) == pytest.approx(100)
+    # A queue that stands still is a slow one.
+    assert rate.per_second(290) == pytest.approx(25, rel=0.1)
+    rate.idle()
+    assert rate.per_second(290) == pytest.approx(100)
+    rate.dispatched(100, backlogged=True, now=1000)
+    for second in range(1, 200):
+        rate.dispatched(300, backlogged=True, now=1000 + second)
+    assert rate.per_second(1200) == pytest.approx(300, rel=0.05)
+
+
+def test_requests_dispatched_at_one_moment_measure_nothing() -> None:
+    rate = ServiceRate()
+    for _ in range(5):
+        rate.dispatched(100, backlogged=True, now=3.0)
+    assert rate.per_second(3.0) is None
+    assert rate.per_second(4.0) == pytest.approx(400)
+
+
+def test_the_offered_rate_follows_what_is_sent_and_fades() -> None:
+    offered = OfferedRate()
+    assert offered.per_second(0) == 0
+    for second in range(300):
+        offered.arrived(50, second)
+    assert offered.per_second(299) == pytest.approx(50, rel=0.05)
+    assert offered.per_second(299 + MEMORY_SECONDS) == pytest.approx(50 / 2.718, rel=0.05)

@@ -1,0 +1,185 @@
+"""EngineTime: what a request costs, as its share of the engine's busy time.
+
+Use: ``EnginePace.observe_rows(rows, seconds)`` after each step learns from it and says whom its
+time is charged to; ``engine_seconds`` predicts a request's whole cost at dispatch,
+``first_token_seconds`` and ``decode_seconds`` how long it will take. O(requests of the step), else
+O(1).
+
+Theory
+------
+The step-time fit says what each request's work adds to a step (its tokens, the context they attend
+to, its row, the KV cache that it reads): its *marginal* time. What is left, c0, is paid for the
+step itself. Decodes need a step each, and prefills ride along in it (Sarathi-Serve's piggybacking),
+so c0 is split evenly over the rows that decode, and only in steps without any over the prefills, in
+proportion to their marginal time. Each is then scaled by measured over predicted time.
+
+Invariants
+----------
+1. *Conserved*: the charges of a step sum to its measured time, hence those of a window to its busy
+   time. An idle engine charges nobody.
+2. *Isolated*: a neighbour's prefill changes nothing in what a decode is charged, but for the fit's
+   error in that step: within 10% for a fit within 10%.
+3. *Caused*: what is computed again after a preemption is charged to whoever caused it.
+
+A request pays more KV read as it grows and less of c0 in a fuller batch: both are true.
+Source: the form of a step's time as in ``step_time_fit``; piggybacking: Sarathi-Serve (OSDI 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import NamedTuple
+
+from tidegate.scheduling.step_time_fit import StepTimeFit, StepWork, prefill_work
+
+PACE_STEPS = 32
+"""Steps over which the mix that a request meets is averaged."""
+
+NO_WORK = StepWork()
+
+
+class RequestStep(NamedTuple):
+    """What one request did in one step."""
+
+    request: str
+    work: StepWork
+    recomputed: StepWork = NO_WORK
+    """What was computed once before, in addition to ``work``."""
+    caused_by: str | None = None
+    """Who pays for that: the tier or tenant for which it was preempted; unset: itself."""
+
+
+class StepCharges(NamedTuple):
+    """A step's time in seconds, by who is charged."""
+
+    by_request: dict[str, float]
+    by_cause: dict[str, float]
+    """Recomputed work, by :attr:`RequestStep.caused_by`."""
+
+
+def split(fit: StepTimeFit, seconds: float, rows: Sequence[RequestStep]) -> StepCharges:
+    """Whom a step of ``seconds`` is charged to; ValueError: nobody was in it."""
+    if not rows:
+        raise ValueError("a step that nobody was in has no cost to split")
+    c0, token, pair, row_seconds, kv_token, encoder = fit.coefficients
+    if decoding := sum([row.work[2] for row in rows]):
+        row_seconds += c0 / decoding
+    # Every row of every step passes here: StepTimeFit.marginal_seconds and a share of c0, inline.
+    own = [
+        token * tokens
+        + pair * pairs
+        + row_seconds * decodes
+        + kv_token * kv_tokens
+        + encoder * encoder_tokens
+        for _, (tokens, pairs, decodes, kv_tokens, encoder_tokens), _, _ in rows
+    ]
+    again = [
+        (row.request, row.caused_by, fit.marginal_seconds(row.recomputed))
+        for row in rows
+        if row.recomputed is not NO_WORK
+    ]
+    total = sum(own) + sum(each for _, _, each in again)
+    if not total:
+        own, total = [1.0] * len(rows), float(len(rows))
+    scale = seconds / total
+    charges = StepCharges(dict.fromkeys((row.request for row in rows), 0.0), {})
+    for row, mine in zip(rows, own, strict=True):
+        charges.by_request[row[0]] += mine * scale
+    for request, cause, recomputed in again:
+        if cause is None:
+            charges.by_request[request] += recomputed * scale
+        else:
+            charges.by_cause[cause] = charges.by_cause.get(cause, 0.0) + recomputed * scale
+    return charges
+
+
+class EnginePace:
+    """How fast one engine goes, in the mix that it runs at present."""
+
+    __slots__ = ("budget_tokens", "decode_rows", "fit", "step_seconds", "without_prefill_seconds")
+
+    def __init__(self, budget_tokens: int) -> None:
+        self.fit = StepTimeFit()
+        self.budget_tokens = budget_tokens
+        """Prefill tokens of one step."""
+        self.decode_rows = 1.0
+        """Mean over recent steps that decode."""
+        self.step_seconds = 0.0
+        """Mean duration of those."""
+        self.without_prefill_seconds = 0.0
+        """Mean duration that they would have had with their decodes alone."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any step was seen; before that all times are guesses."""
+        return self.fit.observed > 0
+
+    def observe(self, work: StepWork, seconds: float, decode_tokens: int) -> None:
+        """A step ended; ``decode_tokens``: those of ``work.tokens`` that decodes computed."""
+        self.fit.observe(work, seconds)
+        if not work.decode_rows or seconds <= 0:
+            return
+        alone = self.fit.seconds(decode_tokens, work.kv_tokens_read, decode_rows=work.decode_rows)
+        gain = 1.0 if not self.step_seconds else 1 / PACE_STEPS
+        self.decode_rows += (work.decode_rows - self.decode_rows) * gain
+        self.step_seconds += (seconds - self.step_seconds) * gain
+        self.without_prefill_seconds += (alone - self.without_prefill_seconds) * gain
+
+    def observe_rows(self, rows: Sequence[RequestStep], seconds: float) -> StepCharges:
+        """A step ended: learn from it and say whom it is charged to; ``split`` for errors."""
+        works = [row.work for row in rows]
+        works += [row.recomputed for row in rows if row.recomputed is not NO_WORK]
+        decode_tokens = sum([work.tokens for work in works if work.decode_rows])
+        self.observe(StepWork(*map(sum, zip(*works, strict=True))), seconds, decode_tokens)
+        return split(self.fit, seconds, rows)
+
+    def prefill_seconds(self, prompt_tokens: int, cached_tokens: int = 0) -> float:
+        """Engine time of a prefill by itself, whatever else runs now, in seconds."""
+        work = _prompt_work(prompt_tokens, cached_tokens)
+        steps = ceil(work.tokens / self.budget_tokens)
+        return steps * self.fit.coefficients[0] + self.fit.marginal_seconds(work)
+
+    def first_token_seconds(
+        self, prompt_tokens: int, cached_tokens: int = 0, ahead_tokens: int = 0
+    ) -> float:
+        """From dispatch to the first token, after ``ahead_tokens`` of other prefills, in seconds.
+
+        The step that runs ends first; then each step has the decodes of the present mix beside a
+        budget of prefills.
+        """
+        work = _prompt_work(prompt_tokens, cached_tokens).plus(StepWork(ahead_tokens))
+        steps = ceil(work.tokens / self.budget_tokens)
+        each = max(self.without_prefill_seconds, self.fit.coefficients[0])
+        return self.step_seconds / 2 + steps * each + self.fit.marginal_seconds(work)
+
+    def decode_seconds(self, output_tokens: float, tokens_per_step: float = 1.0) -> float:
+        """From the first token to the last, in the present mix, in seconds."""
+        each = self.step_seconds or self.fit.coefficients[0]
+        return max(output_tokens - 1, 0) / tokens_per_step * each
+
+    def engine_seconds(
+        self,
+        prompt_tokens: int,
+        output_tokens: float,
+        cached_tokens: int = 0,
+        tokens_per_step: float = 1.0,
+        drafted_tokens: float = 0.0,
+    ) -> float:
+        """What a request will have been charged at its end, in seconds of EngineTime.
+
+        ``tokens_per_step``: accepted ones of its own; ``drafted_tokens``: verified beside each.
+        """
+        steps = max(output_tokens - 1, 0) / tokens_per_step
+        context = prompt_tokens + output_tokens / 2
+        decode = self.fit.seconds(1, 0, 0.0, 1) - self.fit.coefficients[0]
+        decode += self.fit.coefficients[1] * drafted_tokens + self.fit.coefficients[4] * context
+        shared = self.fit.coefficients[0] / max(self.decode_rows, 1.0)
+        prefill = self.fit.marginal_seconds(_prompt_work(prompt_tokens, cached_tokens))
+        return prefill + steps * (decode + shared)
+
+
+def _prompt_work(prompt_tokens: int, cached_tokens: int) -> StepWork:
+    """Of the whole prompt; its last token is always computed."""
+    cached = max(min(cached_tokens, prompt_tokens - 1), 0)
+    return prefill_work(max(prompt_tokens - cached, 1), cached)
