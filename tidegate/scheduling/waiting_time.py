@@ -20,8 +20,8 @@ rate R at which the engine was seen to take work while work waited. A request wa
 A reservation r bounds it: no longer than (own + tier) / (r x R). A limit m prolongs it while others
 wait: no shorter than (own + tier) / (m x R).
 
-Hence a tenant with nothing queued and no debt waits for no other tenant of its tier, however much
-that has queued: round robin serves it next. Its wait is what its tier yields.
+Hence a tenant with nothing queued and no debt waits for no other tenant of its tier, whatever that
+has queued: round robin serves it next. Its wait is what its tier yields.
 
 ``seconds(after)`` is the forecast for a request sent later, if nobody sends anything meanwhile: the
 work shrinks by R x after, and the rate of the senders above is forgotten as ``OfferedRate`` forgets
@@ -155,8 +155,7 @@ def predict(
 ) -> WaitForecast:
     """The forecast for a request behind ``own`` cost of its tenant (queued, and its debt).
 
-    ``others``: the other tiers; ``rate``: R, in cost per second (None: not measured, and nothing is
-    predicted); ``weighted``: between the tiers, not strict.
+    ``rate``: R (None: not measured, and nothing is predicted); ``weighted``: between the tiers.
     """
     if rate is None:
         return NO_WAIT

@@ -56,6 +56,7 @@ def test_speculation_shortens_the_second_phase_and_cache_hits_the_first() -> Non
         pytest.param(1.0, 2.0, 11, 0.0, None, id="early"),
         pytest.param(1.0, 13.0, 91, 0.0, None, id="late, but not by much"),
         pytest.param(6.0, 15.0, 91, 0.0, SkewCause.PREFILL, id="prefill"),
+        pytest.param(5.0, 17.0, 91, 0.0, SkewCause.PREFILL, id="prefill more than pace"),
         pytest.param(1.0, 19.0, 181, 0.0, SkewCause.OUTPUT, id="output"),
         pytest.param(1.0, 19.0, 91, 0.0, SkewCause.PACE, id="pace"),
         pytest.param(1.0, 19.0, 91, 8.0, SkewCause.PREEMPTION, id="preemption"),

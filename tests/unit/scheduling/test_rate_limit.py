@@ -190,6 +190,9 @@ def test_a_tenant_overrides_its_tiers_limits_by_name_and_others_count_what_they_
     assert not chat.counts(Endpoint.EMBEDDINGS, "small")
     assert big.counts(Endpoint.EMBEDDINGS, "big")
     assert not big.counts(Endpoint.CHAT, "small")
+    assert big.counts(None, None)
+    assert chat.counts(None, None)
+    assert not big.counts(None, "small")
 
 
 def test_a_new_limit_or_amount_keeps_what_was_counted() -> None:

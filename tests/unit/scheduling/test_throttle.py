@@ -83,6 +83,13 @@ def test_a_prompt_too_long_for_the_target_is_not_refused_for_that() -> None:
     assert throttle.refusal_seconds(NO_WAIT, 60.0, TARGET) is None
 
 
+def test_nobody_is_refused_who_would_not_wait() -> None:
+    for tenths in range(1, 2000):
+        throttle = Throttle()
+        throttle.refusing = True
+        assert throttle.refusal_seconds(NO_WAIT, tenths / 10, TARGET) is None
+
+
 loads = st.builds(
     TierLoad,
     st.integers(0, 3),

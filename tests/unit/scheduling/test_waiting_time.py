@@ -84,6 +84,9 @@ def test_weighted_tiers_share_the_excess() -> None:
     assert wait(600, tier, heavy, weighted=True) == pytest.approx(600 / 200)
     assert wait(600, tier, replace(heavy, queued=100.0), weighted=True) == pytest.approx(0.7)
     assert wait(0, tier, heavy, weighted=True) == 0
+    # Its reservation and a quarter of seven tenths: 0.275 of all, against the other's 0.725.
+    reserved = TierLoad(1, weight=1, queued=550, active_weight=1, reserved_ratio=0.1)
+    assert wait(550, reserved, heavy, weighted=True) == pytest.approx(550 / 275)
 
 
 @dataclass

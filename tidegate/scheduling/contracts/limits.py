@@ -152,10 +152,10 @@ class RateLimit:
         if self.requests is None and self.tokens is None:
             raise ContractError("requests: set it, or tokens, or both")
 
-    def counts(self, endpoint: Endpoint, model: str) -> bool:
-        """Whether it counts such a request."""
-        return (not self.endpoints or endpoint in self.endpoints) and (
-            not self.models or model in self.models
+    def counts(self, endpoint: Endpoint | None, model: str | None) -> bool:
+        """Whether it counts such a request; None is not known, and no way around a limit."""
+        return (not self.endpoints or endpoint is None or endpoint in self.endpoints) and (
+            not self.models or model is None or model in self.models
         )
 
 
