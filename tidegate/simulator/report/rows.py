@@ -45,8 +45,8 @@ def counts(run: PolicyRun, most_tenants: int) -> Grid:
 
 def latencies(run: PolicyRun, most_tenants: int) -> Grid:
     """How long it took, by tier and by tenant."""
-    headings = ("tier", "tenant", "TTFT p50", "p95", "p99", "E2E p50", "p95", "p99",
-                "ITL p50", "p95", "p99", "longest gap p99")  # fmt: skip
+    headings = ("tier", "tenant", "TTFT p50", "TTFT p95", "TTFT p99", "E2E p50", "E2E p95",
+                "E2E p99", "ITL p50", "ITL p95", "ITL p99", "longest gap p99")  # fmt: skip
     tiers = tuple((tier.name, ALL, *_latencies(tier.figures)) for tier in run.tiers)
     tenants = tuple(
         (tenant.tier, tenant.name, *_latencies(tenant.figures))
@@ -68,7 +68,7 @@ def economics(run: PolicyRun, *, priced: bool) -> Grid:
 def compared(runs: Sequence[PolicyRun]) -> Grid:
     """All policies beside each other, tier by tier, and all tiers together last."""
     headings = ("tier", "policy", "sent", "ok", "refused", "unfinished", "in time", "goodput/s",
-                "TTFT p50", "p99", "E2E p50", "p99", "ITL p99", "gap max")  # fmt: skip
+                "TTFT p50", "TTFT p99", "E2E p50", "E2E p99", "ITL p99", "gap max")  # fmt: skip
     sections = [
         tuple(
             (tier, run.policy, *_compared(found.figures, found.service_gap))

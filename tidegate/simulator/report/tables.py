@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Literal
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +15,8 @@ from tidegate.simulator.report import rows, text
 
 MOST_TENANTS = 20
 """More stand in the JSON report and are summed in their tier."""
+_PADDING = 3
+_MARGIN = 2
 
 
 def print_report(report: SimulationReport, console: Console) -> None:
@@ -20,25 +25,47 @@ def print_report(report: SimulationReport, console: Console) -> None:
     for note in report.notes:
         console.print(note, markup=False)
     run = report.runs[0]
-    console.print(_table(f"{report.workload}, policy {run.policy}", rows.counts(run, MOST_TENANTS)))
-    console.print(_table(None, rows.latencies(run, MOST_TENANTS)))
+    _print(f"{report.workload}, policy {run.policy}", rows.counts(run, MOST_TENANTS), console)
+    _print(None, rows.latencies(run, MOST_TENANTS), console)
     for line in (text.engine_line(run), *rows.remarks(run, MOST_TENANTS)):
         console.print(line, markup=False)
     priced = report.gpu_hour_price is not None
-    console.print(_table("Economics", rows.economics(run, priced=priced)))
+    _print("Economics", rows.economics(run, priced=priced), console)
     if len(report.runs) > 1:
-        console.print(_table("Policies compared", rows.compared(report.runs)))
+        _print("Policies compared", rows.compared(report.runs), console)
 
 
-def _table(title: str | None, grid: rows.Grid) -> Table:
+def _print(title: str | None, grid: rows.Grid, console: Console) -> None:
+    """The grid as one table, or as several below each other where the terminal is narrow."""
+    for number, columns in enumerate(_fitting(grid, console.width)):
+        console.print(_table(None if number else title, grid, columns))
+
+
+def _fitting(grid: rows.Grid, width: int) -> Iterator[list[int]]:
+    """The columns after the names, cut into lists that fit beside these; at least one each."""
+    cells = [grid.headings, *(row for section in grid.sections for row in section)]
+    widths = [max(len(row[at]) for row in cells) + _PADDING for at in range(len(grid.headings))]
+    room = width - _MARGIN - sum(widths[: grid.names])
+    taken: list[int] = []
+    for at in range(grid.names, len(widths)):
+        if taken and sum(widths[one] for one in taken) + widths[at] > room:
+            yield taken
+            taken = []
+        taken.append(at)
+    yield taken
+
+
+def _table(title: str | None, grid: rows.Grid, columns: list[int]) -> Table:
     table = Table(title=title and escape(title), box=box.SIMPLE_HEAD, title_justify="left")
-    for place, heading in enumerate(grid.headings):
-        table.add_column(heading, justify="left" if place < grid.names else "right", no_wrap=True)
+    shown = [*range(grid.names), *columns]
+    for at in shown:
+        side: Literal["left", "right"] = "left" if at < grid.names else "right"
+        table.add_column(grid.headings[at], justify=side, no_wrap=True)
     for section in grid.sections:
-        before: tuple[str, ...] | None = None
+        before = ""
         for cells in section:
-            first = "" if before and before[0] == cells[0] else escape(cells[0])
-            table.add_row(first, *map(escape, cells[1:]))
-            before = cells
+            first = "" if before == cells[0] else escape(cells[0])
+            table.add_row(first, *(escape(cells[at]) for at in shown[1:]))
+            before = cells[0]
         table.add_section()
     return table

@@ -89,6 +89,14 @@ def test_tables_say_what_happened(prepared: Prepared) -> None:
     assert "0.0%" in line
 
 
+def test_a_narrow_terminal_gets_narrow_tables_and_all_columns(prepared: Prepared) -> None:
+    lines = shown_text(prepared[0], width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    for heading in ("goodput/s", "gap mean", "longest gap p99", "reservation used", "ITL p99"):
+        assert any(heading in line for line in lines)
+    assert not any("…" in line for line in lines)
+
+
 def test_the_page_is_well_formed_and_loads_nothing(html: str) -> None:
     assert EVIL not in html
     assert "<script" not in html
