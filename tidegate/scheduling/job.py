@@ -21,8 +21,10 @@ class Job:
     """A queued request (``waiting``) or a dispatched one."""
 
     __slots__ = (
+        "charged_ms",
         "charged_tokens",
         "contended",
+        "expected_cost",
         "grant",
         "order",
         "request",
@@ -31,14 +33,20 @@ class Job:
         "tenant",
         "tier",
         "unit",
+        "used_ms",
         "waiting",
     )
 
+    expected_cost: float
+    """What it was expected to cost its tier when it began to wait; kept by the outlook."""
     tier: TierState
     """Which dispatched it: its account is settled there though the tenant may have moved."""
     unit: FairnessUnit
-    """That of the tier at dispatch."""
+    """In which its tenant was charged."""
     charged_tokens: float
+    charged_ms: float
+    """Of EngineTime, where the host reports it."""
+    used_ms: float
     contended: bool
     """Another tenant of the tier waited for what this one was given."""
     grant: Grant

@@ -4,46 +4,64 @@ Three accounts, each with a currency of its own:
 
 * the tenant's in its tier's round robin: predicted cost at dispatch, in the tier's unit, corrected
   by what the request turns out to cost;
-* the tier's reservation and limit: the same, always in tokens;
+* the tier's reservation, limit and share: EngineTime in milliseconds where the host reports the
+  engine's steps, else tokens; charged and corrected likewise;
 * service: tokens that the engine was seen to work on, never predicted. It is what the totals
-  publish, and the clock of the tiers.
+  publish.
 
-Invariant: once a request has been settled, its tenant was charged exactly what it cost.
+The clock of the tiers counts the work seen, in their currency: busy milliseconds or tokens.
+
+Invariant: a settled request has charged its tenant and its tier exactly what it cost (a tier in
+addition what it made others compute again).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from tidegate.scheduling.contracts import FairnessUnit
-from tidegate.scheduling.cost import predicted_output_tokens
+from tidegate.scheduling.engine_time import EnginePace, RequestStep, split
 from tidegate.scheduling.job import Job
+from tidegate.scheduling.pricing import engine_ms, expected_output_tokens
 from tidegate.scheduling.request import Usage
 from tidegate.scheduling.selection import Selection
+from tidegate.scheduling.state import TierState
+from tidegate.scheduling.step_time_fit import StepWork
 
 _REQUESTS = FairnessUnit.REQUESTS
+_TOKENS = FairnessUnit.TOKENS
+_ENGINE_TIME = FairnessUnit.ENGINE_TIME
 
 
 class Ledger:
-    """Books what requests cost."""
+    """Books what requests cost; ``pace``: of the engine, where the host reports its steps."""
 
-    __slots__ = ("_selection", "_tiers")
+    __slots__ = ("_pace", "_selection", "_tiers")
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, pace: EnginePace | None) -> None:
         self._selection = selection
         self._tiers = selection.tiers
+        self._pace = pace
 
     def charge(self, job: Job) -> None:
         """Charge the request about to be dispatched; its tenant still stands in the selection."""
         request, tenant = job.request, job.tenant
         job.tier = tier = tenant.tier
         job.unit = unit = tier.unit
-        job.charged_tokens = tokens = request.prompt_tokens + predicted_output_tokens(
-            request.max_output_tokens, tenant.output_mean, tier.output_mean
-        )
         job.started = False
         job.served_tokens = 0
+        output_tokens = expected_output_tokens(request, tenant)
+        job.charged_tokens = cost = request.prompt_tokens + output_tokens
         ordered = not self._selection.in_arrival_order
-        job.grant = self._tiers.dispatch(tier.account, tokens, ordered)
-        cost = 1.0 if unit is _REQUESTS else tokens
+        if self._pace is not None:
+            cost = engine_ms(self._pace, request, tenant, output_tokens)
+            job.charged_ms = cost
+            job.used_ms = 0.0
+        job.grant = self._tiers.dispatch(tier.account, cost, ordered)
+        if unit is _REQUESTS:
+            cost = 1.0
+        elif unit is _TOKENS:
+            cost = job.charged_tokens
         job.contended = tier.robin.dispatch(tenant.account, cost, ordered)
 
     def progress(self, job: Job, output_tokens: int) -> None:
@@ -57,10 +75,36 @@ class Ledger:
         self._serve(job, served)
         excess = request.prompt_tokens + request.output_tokens - job.charged_tokens
         if excess > 0:
-            self._correct(job, excess)
+            self._correct_tokens(job, excess)
 
-    def settle(self, job: Job, usage: Usage | None) -> None:
-        """Book the end of a request: what the engine reports, else what was seen of it."""
+    def step(
+        self,
+        seconds: float,
+        rows: Sequence[RequestStep],
+        jobs: Mapping[str, Job],
+        tiers: Mapping[str, TierState],
+    ) -> None:
+        """Book a step of the engine: its time, split over those that were in it."""
+        assert self._pace is not None
+        work, decode_tokens = StepWork(), 0
+        for row in rows:
+            work = work.plus(row.work).plus(row.recomputed)
+            if row.work.decode_rows:
+                decode_tokens += row.work.tokens
+        self._pace.observe(work, seconds, decode_tokens)
+        charges = split(self._pace.fit, seconds, rows)
+        self._tiers.served += 1e3 * seconds
+        for request_id, used_seconds in charges.by_request.items():
+            if (job := jobs.get(request_id)) is not None and not job.waiting:
+                job.used_ms += 1e3 * used_seconds
+                if job.used_ms > job.charged_ms:
+                    self._correct_ms(job, job.used_ms - job.charged_ms)
+        for name, caused_seconds in charges.by_cause.items():
+            if (tier := tiers.get(name)) is not None:
+                self._tiers.charge(tier.account, 1e3 * caused_seconds)
+
+    def settle(self, job: Job, usage: Usage | None) -> int:
+        """Book the end of a request: what the engine reports, else what was seen of it; tokens."""
         request = job.request
         if usage is not None:
             tokens = usage.prompt_tokens + usage.output_tokens
@@ -70,24 +114,36 @@ class Ledger:
             tokens = request.prompt_tokens + request.output_tokens
         else:
             self.undo(job)
-            return
+            return 0
         self._serve(job, tokens - job.served_tokens)
-        self._correct(job, tokens - job.charged_tokens)
+        self._correct_tokens(job, tokens - job.charged_tokens)
+        if self._pace is not None:
+            self._correct_ms(job, job.used_ms - job.charged_ms)
+        return tokens
 
     def undo(self, job: Job) -> None:
         """As if it had never been dispatched: the engine did no work on it."""
         self._serve(job, -job.served_tokens)
-        self._correct(job, -job.charged_tokens)
+        self._correct_tokens(job, -job.charged_tokens)
+        if self._pace is not None:
+            self._correct_ms(job, job.used_ms - job.charged_ms)
         if job.unit is _REQUESTS:
             self._adjust(job, -1.0)
 
-    def _correct(self, job: Job, tokens: float) -> None:
+    def _correct_tokens(self, job: Job, tokens: float) -> None:
         if not tokens:
             return
         job.charged_tokens += tokens
-        self._tiers.correct(job.tier.account, tokens, job.grant)
-        if job.unit is not _REQUESTS:
+        if self._pace is None:
+            self._tiers.correct(job.tier.account, tokens, job.grant)
+        if job.unit is _TOKENS:
             self._adjust(job, tokens)
+
+    def _correct_ms(self, job: Job, engine_ms: float) -> None:
+        job.charged_ms += engine_ms
+        self._tiers.correct(job.tier.account, engine_ms, job.grant)
+        if job.unit is _ENGINE_TIME:
+            self._adjust(job, engine_ms)
 
     def _adjust(self, job: Job, amount: float) -> None:
         """Correct the tenant's account by a cost in the job's unit."""
@@ -105,4 +161,5 @@ class Ledger:
             job.served_tokens += tokens
             job.tenant.service.add(tokens)
             job.tier.service.add(tokens)
-            self._tiers.served += tokens
+            if self._pace is None:
+                self._tiers.served += tokens

@@ -3,6 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidegate.scheduling.contracts import Endpoint
+from tidegate.scheduling.finish_time import FinishEstimate, Skew
+from tidegate.scheduling.outcomes import Outcome
+
+
+class Refusal(NamedTuple):
+    """Why a request was not queued."""
+
+    outcome: Outcome
+    retry_after_seconds: int | None = None
+    """The same request would be accepted then if nobody sent anything meanwhile; None: see
+    ``Scheduler.retry_after_seconds``, or never."""
+    limit: str | None = None
+    """Name of the rate limit."""
+
+
+@dataclass(slots=True, eq=False)
+class Forecast:
+    """When a request was to be finished, and how far that was off."""
+
+    est_finish_at_arrival: float
+    """On the scheduler's clock."""
+    est_finish: float | None = None
+    """The same at its dispatch."""
+    at_dispatch: FinishEstimate | None = None
+    """What that was made of."""
+    first_token: float | None = None
+    """When its first token came."""
+    skew: Skew | None = None
+    """vft_skew of the estimate at its dispatch; unset where it did not run to its end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -17,7 +49,7 @@ class Request:
     tenant: str
     """namespace/name of the Tenant, a row of the policy in force."""
     prompt_tokens: int
-    """Estimated, over all of its prompts."""
+    """Estimated, over all of its prompts; less where the prompt limit truncates."""
     max_output_tokens: int
     """Most output tokens it may produce, over all of its sequences."""
     body_bytes: int = 0
@@ -28,6 +60,10 @@ class Request:
     """Among the requests of its own tenant, higher first."""
     deadline: float | None = None
     """Latest time of its first token, on the scheduler's clock; unset: none."""
+    endpoint: Endpoint | None = None
+    """Which rate limits count it; unset: those for any endpoint count it too."""
+    model: str | None = None
+    """Likewise."""
 
     arrival: float = field(default=0.0, init=False)
     sequence: int | None = field(default=None, init=False)
@@ -35,6 +71,14 @@ class Request:
     dispatched: float | None = field(default=None, init=False)
     output_tokens: int = field(default=0, init=False)
     """Charged so far while streaming."""
+    best_effort: bool = field(default=False, init=False)
+    """Its prompt is above its tier's limit: the lowest place of its tenant's queue."""
+    truncate_to_tokens: int | None = field(default=None, init=False)
+    """The host must cut its prompt to its last so many tokens before it is dispatched."""
+    refusal: Refusal | None = field(default=None, init=False)
+    """Why it was not queued; in Shadow, why it would not have been."""
+    forecast: Forecast | None = field(default=None, init=False)
+    """Set where the host reports the engine's steps, once some were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +87,9 @@ class Usage:
 
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int | None = None
+    """Prompt tokens that the prefix cache had; None: not known."""
+    decode_steps: int | None = None
+    """Steps in which it decoded; None: not known."""
+    preempted_seconds: float = 0.0
+    """Between its preemptions and its return to where it was."""

@@ -1,37 +1,48 @@
 """The scheduler: which request goes to the engine next.
 
 Theory of operation: three selectors, in a fixed order, each time the host's gate has room. The
-*tier* (``tiers``: reservations, then priority under the limits), within it the *tenant*
+*tier* (``tiers``: reservations, then priority or weight under the limits), within it the *tenant*
 (``deficit_round_robin``), within it the *request* (``tenant_queue``: priority, deadline, arrival).
-In the modes FirstComeFirstServed and Shadow only the arrival counts, while the accounts keep
-running; limits (queue, wait, in flight, stop) hold in all modes.
+In the modes FirstComeFirstServed and Shadow only the arrival counts, over everything, while the
+accounts keep running; Shadow notes in addition what would have been decided otherwise. Limits of
+queue, wait, requests in flight and stop hold in all modes.
 
 The host drives it with ``submit``, ``next``, ``progress``, ``finish``, ``cancel``, ``requeue``,
-``expire`` and ``apply_policy``, each with the time on its monotonic clock, from one thread.
+``expire`` and ``apply_policy``, each with the time on its monotonic clock, from one thread. One
+that sees the engine's steps (``timed``) reports each with ``step``, before the progress and the
+ends that it brought: then tiers are charged EngineTime, and requests get an ``est_finish``.
 
-Accounts: at dispatch a request is charged its prompt plus the output its tenant's requests had on
-average; while it streams it is charged on where it outgrows that, and at its end the difference to
-what the engine did is settled. One that ends without any work of the engine is charged nothing.
+Accounts (``ledger``): at dispatch a request is charged what it is expected to cost; while it runs
+it is charged on where it outgrows that, and at its end the difference to what the engine did is
+settled. One that ends without any work of the engine is charged nothing.
+
+Before its queue stand prompt limit, throttle and rate limits (``admission``), where the policy has
+any.
 
 Invariants: work-conserving (``next`` gives None only where no tenant below its limit in flight has
-anything queued); each request is in exactly one place, queued or in flight, and leaves it exactly
-once; counts never fall below zero. Cost: O(log n) amortised in tenants and requests for each call
-but ``apply_policy`` and the snapshots, which are O(n).
+anything queued, or its tier is closed); each request is in exactly one place, queued or in flight,
+and leaves it exactly once; counts never fall below zero. Cost: O(log n) amortised in tenants and
+requests for each call but ``apply_policy`` and the snapshots, which are O(n).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from math import ceil, inf
 
-from tidegate.scheduling.contracts import Policy, SchedulingMode, TenantPolicy
+from tidegate.scheduling.admission import Admission
+from tidegate.scheduling.contracts import Policy, SchedulingMode
+from tidegate.scheduling.engine_time import EnginePace, RequestStep
+from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.job import Job
 from tidegate.scheduling.job_heap import JobHeap
 from tidegate.scheduling.ledger import Ledger
 from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.outlook import Outlook
 from tidegate.scheduling.request import Request, Usage
+from tidegate.scheduling.roster import Roster
 from tidegate.scheduling.selection import Selection
-from tidegate.scheduling.state import TenantSnapshot, TenantState, TierSnapshot, TierState
+from tidegate.scheduling.state import ShadowFigures, TenantSnapshot, TenantState, TierSnapshot
 
 HELD_RETRY_SECONDS = 30
 """Retry-After of a held tenant: a person lifts the hold, so no figure is truer than another."""
@@ -40,13 +51,25 @@ Ended = list[tuple[Request, Outcome]]
 
 
 class Scheduler:
-    """Owns the queues and accounts of one engine's requests."""
+    """Owns the queues and accounts of one engine's requests.
 
-    def __init__(self, policy: Policy, now: float) -> None:
+    ``timed``: the host reports every step of the engine.
+    """
+
+    def __init__(self, policy: Policy, now: float, timed: bool = False) -> None:
+        self.pace = EnginePace(DEFAULT_BUDGET_TOKENS)
+        """How fast the engine goes; measured where the host reports steps."""
+        self.shadow = ShadowFigures()
+        self._timed = timed
+        pace = self.pace if timed else None
         self._selection = Selection()
-        self._ledger = Ledger(self._selection)
-        self._tiers: dict[str, TierState] = {}
-        self._tenants: dict[str, TenantState] = {}
+        self._ledger = Ledger(self._selection, pace)
+        self._roster = Roster(self._selection, timed)
+        self._outlook = Outlook(pace)
+        self._admission = Admission(self._outlook, self.pace)
+        self._looks_out = False
+        """Whether anything of the policy needs outlook and admission."""
+        self._in_shadow = False
         self._jobs: dict[str, Job] = {}
         self._queued = 0
         self._expiries = JobHeap()
@@ -56,12 +79,14 @@ class Scheduler:
         self._dispatches = 0
         self.apply_policy(policy, now)
 
-    def submit(self, request: Request, now: float) -> Outcome | None:
+    def submit(self, request: Request, now: float, utc: float | None = None) -> Outcome | None:
         """Queue a request (None), or say why not.
 
         Refusals: FORBIDDEN (no such tenant), HELD, DEADLINE_EXCEEDED (already), QUEUE_FULL,
-        BODY_TOO_LARGE (for the empty queue too). ValueError: its id is in use, or a size is
-        negative.
+        BODY_TOO_LARGE (for the empty queue too); and with ``Request.refusal`` set, PROMPT_TOO_LONG,
+        THROTTLED, RATE_LIMITED, REQUEST_EXCEEDS_LIMIT. ``utc``: the wall clock, in seconds since
+        the epoch, for limits of a day or month; unset: ``now`` is one. ValueError: its id is in
+        use, or a size is negative.
         """
         if request.id in self._jobs:
             raise ValueError(f"request id {request.id!r} is in use")
@@ -72,18 +97,24 @@ class Scheduler:
             or request.sequences < 1
         ):
             raise ValueError(f"request {request.id!r} has a negative size or no sequence")
-        tenant = self._tenants.get(request.tenant)
+        tenant = self._roster.tenants.get(request.tenant)
         if tenant is None:
             return Outcome.FORBIDDEN
         if tenant.closed is not None:
             return tenant.closed
         if request.deadline is not None and request.deadline <= now:
             return Outcome.DEADLINE_EXCEEDED
-        if refusal := tenant.queue.refusal(request):
-            return refusal
+        if (full := tenant.queue.refusal(request)) is not None:
+            return full
+        if self._looks_out and not self._admit(request, tenant, now, utc):
+            assert request.refusal is not None
+            return request.refusal.outcome
         request.arrival = now
         self._arrivals += 1
-        self._enqueue(Job(request, tenant, self._arrivals), now)
+        job = Job(request, tenant, self._arrivals)
+        self._enqueue(job, now)
+        if self._looks_out:
+            self._outlook.queued(job, now)
         return None
 
     def next(self, now: float, closed: Container[str] = ()) -> Request | None:
@@ -95,6 +126,9 @@ class Scheduler:
         tenant = self._choose(now, closed)
         if tenant is None:
             return None
+        if self._in_shadow:
+            self.shadow.dispatches += 1
+            self.shadow.other_tenant += self._selection.fair_first(closed) is not tenant
         job = tenant.queue.take()
         self._expiries.leave()
         self._queued -= 1
@@ -108,6 +142,8 @@ class Scheduler:
         request.dispatched = now
         tenant.drain_rate.dispatched(now)
         self._selection.refresh(tenant)
+        if self._looks_out:
+            self._outlook.dispatched(job, self._queued > 0, now)
         return request
 
     def peek(self, now: float, closed: Container[str] = ()) -> Request | None:
@@ -115,9 +151,27 @@ class Scheduler:
         tenant = self._choose(now, closed)
         return None if tenant is None else tenant.queue.next().request
 
+    def step(self, seconds: float, rows: Sequence[RequestStep]) -> None:
+        """The engine ended a step, of a host that is ``timed``.
+
+        ``rows``: what it did for each request (by id, those that have ended meanwhile too); their
+        ``caused_by`` is the name of the tier for which they were preempted. Nothing to do where
+        nobody was in it.
+        """
+        if not self._timed:
+            raise ValueError("a scheduler that is not timed takes no steps")
+        if rows and seconds > 0:
+            self._ledger.step(seconds, rows, self._jobs, self._roster.tiers)
+
     def progress(self, request_id: str, output_tokens: int, now: float) -> None:
         """The engine produced so many more output tokens; 0: it finished the prefill."""
-        self._ledger.progress(self._in_flight(request_id), output_tokens)
+        job = self._in_flight(request_id)
+        starts = not job.started
+        self._ledger.progress(job, output_tokens)
+        if self._looks_out:
+            if starts:
+                self._outlook.started(job, now)
+            self._admission.progressed(job.request)
 
     def finish(self, request_id: str, usage: Usage | None, now: float) -> None:
         """A dispatched request has ended, however; exactly once (KeyError: it is not in flight).
@@ -126,8 +180,10 @@ class Scheduler:
         output of its progress; nothing where the engine did nothing.
         """
         job = self._in_flight(request_id)
-        self._ledger.settle(job, usage)
-        self._land(job)
+        tokens = self._ledger.settle(job, usage)
+        self._land(job, usage, now)
+        if self._looks_out:
+            self._admission.ended(job.request, tokens)
 
     def cancel(self, request_id: str, now: float) -> bool:
         """Drop a queued request; False: it does not wait (any more)."""
@@ -135,7 +191,6 @@ class Scheduler:
         if job is None or not job.waiting:
             return False
         self._drop(job)
-        self._selection.refresh(job.tenant)
         return True
 
     def requeue(self, request_id: str, now: float) -> Outcome | None:
@@ -147,12 +202,16 @@ class Scheduler:
         job = self._in_flight(request_id)
         request, tenant = job.request, job.tenant
         self._ledger.undo(job)
-        self._land(job)
+        self._land(job, None, now)
         if (lost := tenant.lost_place()) is not None:
+            self._admission.ended(request, 0)
             return lost
         request.sequence = request.dispatched = None
         request.output_tokens = 0
-        self._enqueue(Job(request, tenant, job.order), now)
+        job = Job(request, tenant, job.order)
+        self._enqueue(job, now)
+        if self._looks_out:
+            self._outlook.queued(job, now, anew=False)
         return None
 
     def expire(self, now: float) -> Ended:
@@ -175,38 +234,30 @@ class Scheduler:
         policy (FORBIDDEN) or is drained (HELD).
         """
         self.policy = policy
-        self._apply_tiers(policy)
-        names = set()
-        for row in policy.tenants:
-            names.add(row.name)
-            self._apply_tenant(row)
         ended: Ended = []
-        for name, tenant in list(self._tenants.items()):
-            if name not in names:
-                tenant.set_policy(None)
-            if (lost := tenant.lost_place()) is not None:
-                for job in sorted(tenant.queue, key=_arrived):
-                    self._drop(job)
-                    ended.append((job.request, lost))
-                self._selection.refresh(tenant)
-            self._forget_if_gone(tenant)
-        kept = [row.name for row in policy.tiers]
-        self._tiers = {name: self._tiers[name] for name in kept}
-        self._selection.tiers.apply_policy(
-            policy.between_tiers, [(tier.account, tier.policy) for tier in self._tiers.values()]
-        )
-        self._restart_expiries()
-        first_come = policy.scheduling_mode is not SchedulingMode.TIDEGATE
-        self._selection.set_order(first_come, self._tenants.values())
+        for tenant in self._roster.apply_policy(policy):
+            outcome = tenant.lost_place()
+            assert outcome is not None
+            for job in sorted(tenant.queue, key=_arrived):
+                self._take_out(job)
+                ended.append((job.request, outcome))
+            self._selection.refresh(tenant)
+            self._roster.forget_if_gone(tenant)
+        self._expiries.clear()
+        for job in self._jobs.values():
+            if job.waiting:
+                self._watch(job)
+        self._look_out(policy)
         return ended
 
     def retry_after_seconds(self, name: str, now: float) -> int:
         """When a refused request of this tenant may be sent again with success; at least 1.
 
         From the measured gaps between its dispatches; until there are some, its longest wait,
-        after which whatever fills its queue now is gone.
+        after which whatever fills its queue now is gone. Where ``Request.refusal`` says when, that
+        is the answer.
         """
-        tenant = self._tenants.get(name)
+        tenant = self._roster.tenants.get(name)
         if tenant is None or tenant.closed is not None:
             return HELD_RETRY_SECONDS
         longest = tenant.queue.limits.max_wait_seconds
@@ -227,27 +278,20 @@ class Scheduler:
 
     def tenant_snapshots(self, now: float) -> list[TenantSnapshot]:
         """Every tenant of the policy, and those that left it with requests in flight; O(n)."""
-        return [
-            TenantSnapshot(
-                name=tenant.name,
-                tier=tenant.tier.name,
-                queued=tenant.queue.size,
-                queued_bytes=tenant.queue.bytes,
-                running=tenant.in_flight,
-                service_tokens_total=tenant.service.published,
-                longest_wait_seconds=max(
-                    (now - job.request.arrival for job in tenant.queue), default=0.0
-                ),
-            )
-            for tenant in self._tenants.values()
-        ]
+        return self._roster.tenant_snapshots(now)
 
     def tier_snapshots(self) -> list[TierSnapshot]:
         """Every tier of the policy."""
-        return [
-            TierSnapshot(name, tier.queued, tier.running, tier.service.published)
-            for name, tier in self._tiers.items()
-        ]
+        return self._roster.tier_snapshots()
+
+    def _admit(self, request: Request, tenant: TenantState, now: float, utc: float | None) -> bool:
+        clock = now if utc is None else utc
+        refusal = request.refusal = self._admission.refusal(request, tenant, now, clock)
+        if refusal is None:
+            return True
+        if self._in_shadow:
+            self.shadow.refused[refusal.outcome] += 1
+        return self._in_shadow
 
     def _choose(self, now: float, closed: Container[str]) -> TenantState | None:
         if (expiry := self._expiries.first()) is not None and expiry[0] <= now:
@@ -273,14 +317,21 @@ class Scheduler:
             self._selection.refresh(tenant)
 
     def _drop(self, job: Job) -> None:
-        """Out of its queue, and gone; the caller refreshes the selection."""
+        """Out of its queue, and ended."""
+        self._take_out(job)
+        self._selection.refresh(job.tenant)
+        if self._looks_out:
+            self._outlook.dropped(job, self._queued > 0)
+
+    def _take_out(self, job: Job) -> None:
         job.tenant.queue.remove(job)
         job.tenant.tier.queued -= 1
         self._expiries.leave()
         del self._jobs[job.request.id]
         self._queued -= 1
+        self._admission.ended(job.request, 0)
 
-    def _land(self, job: Job) -> None:
+    def _land(self, job: Job, usage: Usage | None, now: float) -> None:
         """Out of flight, its account being settled."""
         tenant = job.tenant
         del self._jobs[job.request.id]
@@ -288,78 +339,45 @@ class Scheduler:
         job.tier.running -= 1
         if tenant.queue.size and tenant.account.entry is None:
             self._selection.refresh(tenant)
-        elif tenant.policy is None:
-            self._forget_if_gone(tenant)
-
-    def _forget_if_gone(self, tenant: TenantState) -> None:
-        if tenant.policy is None and not tenant.in_flight:
-            del self._tenants[tenant.name]
+        if self._looks_out:
+            self._outlook.landed(job, usage, now)
+        if tenant.policy is None:
+            self._roster.forget_if_gone(tenant)
 
     def _watch(self, job: Job) -> None:
         """End it when it has waited too long."""
         request = job.request
-        expires = request.arrival + job.tenant.tier.policy.queue.max_wait_seconds
+        expires = request.arrival + job.tenant.queue.limits.max_wait_seconds
         if request.deadline is not None and request.deadline < expires:
             expires = request.deadline
         self._pushes += 1
         self._expiries.push((expires, self._pushes, job))
-
-    def _restart_expiries(self) -> None:
-        """The longest waits may have changed."""
-        self._expiries.clear()
-        for job in self._jobs.values():
-            if job.waiting:
-                self._watch(job)
 
     def _collect_expired(self, now: float) -> None:
         while (entry := self._expiries.first()) is not None and entry[0] <= now:
             job: Job = entry[-1]
             by_deadline = job.request.deadline is not None and job.request.deadline <= entry[0]
             self._drop(job)
-            self._selection.refresh(job.tenant)
             outcome = Outcome.DEADLINE_EXCEEDED if by_deadline else Outcome.QUEUE_WAIT_EXCEEDED
             self._expired.append((job.request, outcome))
 
-    def _apply_tiers(self, policy: Policy) -> None:
-        for row in policy.tiers:
-            tier = self._tiers.get(row.name)
-            if tier is None:
-                self._tiers[row.name] = TierState(row, self._selection.tiers.served)
-                continue
-            old = tier.policy.fairness
-            tier.set_policy(row)
-            if old.quantum_in_force != row.fairness.quantum_in_force:
-                tier.robin.set_quantum(row.fairness.quantum_in_force)
-            if old.unit is not row.fairness.unit:
-                # Costs of two units do not convert: all start even.
-                for tenant in self._tenants.values():
-                    if tenant.tier is tier:
-                        tier.robin.set_debt(tenant.account, 0.0)
-
-    def _apply_tenant(self, row: TenantPolicy) -> None:
-        tier = self._tiers[row.tier]
-        tenant = self._tenants.get(row.name)
-        if tenant is None:
-            in_arrival_order = self._selection.in_arrival_order
-            self._tenants[row.name] = TenantState(row, tier, in_arrival_order)
-            return
-        tenant.set_policy(row)
-        if tenant.tier is not tier:
-            self._move(tenant, tier)
-        if tenant.account.weight != row.weight:
-            tier.robin.set_weight(tenant.account, row.weight)
-        tenant.queue.limits = tier.policy.queue
-        self._selection.refresh(tenant)
-
-    def _move(self, tenant: TenantState, tier: TierState) -> None:
-        """Into another tier: its queue, and its debt where the unit is the same."""
-        old = tenant.tier
-        self._selection.leave(tenant)
-        old.queued -= tenant.queue.size
-        tier.queued += tenant.queue.size
-        debt = old.robin.debt(tenant.account) if old.unit is tier.unit else 0.0
-        tenant.tier = tier
-        tier.robin.set_debt(tenant.account, debt)
+    def _look_out(self, policy: Policy) -> None:
+        """Follow what waits and runs only for a policy that asks for it."""
+        self._in_shadow = policy.scheduling_mode is SchedulingMode.SHADOW
+        self._admission.enforced = not self._in_shadow
+        self.pace.budget_tokens = policy.engine.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
+        self._looks_out = (
+            self._timed
+            or any(
+                tier.prompt_limit or tier.slo_objectives or tier.rate_limits
+                for tier in policy.tiers
+            )
+            or any(tenant.rate_limits for tenant in policy.tenants)
+            or self._admission.holds_any
+        )
+        if self._looks_out:
+            self._outlook.apply_policy(policy, self._roster.tenants.values(), self._jobs.values())
+            self._admission.forget(self._roster.tenants.keys())
 
 
 def _arrived(job: Job) -> int:

@@ -36,6 +36,10 @@ class Selection:
                 return None
             tenant: TenantState = entry[2]
             return None if tenant.tier.name in closed else tenant
+        return self.fair_first(closed)
+
+    def fair_first(self, closed: Container[str] = ()) -> TenantState | None:
+        """The tenant that tiers and round robin would have, whatever the order is."""
         tier = self.tiers.first(closed)
         if tier is None:
             return None

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from math import inf
 
-from tidegate.scheduling.contracts import Stop, TenantPolicy, TierPolicy
+from tidegate.scheduling.contracts import (
+    FairnessUnit,
+    RateLimit,
+    SloMetric,
+    Stop,
+    TenantPolicy,
+    TierPolicy,
+)
+from tidegate.scheduling.contracts.limits import DEFAULT_QUANTUM
 from tidegate.scheduling.cost import OutputMean
 from tidegate.scheduling.deficit_round_robin import Account, DeficitRoundRobin
 from tidegate.scheduling.drain_rate import DrainRate
 from tidegate.scheduling.lazy_heap import Entry
 from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.tenant_averages import Averages
 from tidegate.scheduling.tenant_queue import TenantQueue
 from tidegate.scheduling.tiers import TierAccount
 
@@ -41,6 +51,17 @@ class TierSnapshot:
     """Prompt and output tokens served; only rises."""
 
 
+@dataclass(slots=True)
+class ShadowFigures:
+    """What Shadow would have done otherwise, counted since the scheduler began."""
+
+    dispatches: int = 0
+    other_tenant: int = 0
+    """Of them, those where fair order would have served another tenant."""
+    refused: Counter[Outcome] = field(default_factory=Counter)
+    """Requests that would have been refused, by why."""
+
+
 class ServiceTotal:
     """Served tokens. A settled request may turn out smaller than what was seen of it, and a
     published total must not fall: then it stands until the true one has caught up."""
@@ -63,10 +84,13 @@ class TierState:
 
     __slots__ = (
         "account",
+        "averages",
+        "first_token_target_seconds",
         "max_in_flight",
         "name",
         "output_mean",
         "policy",
+        "quantum",
         "queued",
         "robin",
         "running",
@@ -74,22 +98,30 @@ class TierState:
         "unit",
     )
 
-    def __init__(self, policy: TierPolicy, served: float) -> None:
+    def __init__(self, policy: TierPolicy, timed: bool, served: float) -> None:
         self.name = policy.name
+        self.set_policy(policy, timed)
         self.account: TierAccount[TierState] = TierAccount(self, policy, served)
-        self.robin: DeficitRoundRobin[TenantState] = DeficitRoundRobin(
-            policy.fairness.quantum_in_force
-        )
+        self.robin: DeficitRoundRobin[TenantState] = DeficitRoundRobin(self.quantum)
         self.output_mean = OutputMean()
+        self.averages = Averages()
         self.queued = 0
         self.running = 0
         self.service = ServiceTotal()
-        self.set_policy(policy)
 
-    def set_policy(self, policy: TierPolicy) -> None:
-        """New terms; what every decision reads is laid out flat."""
+    def set_policy(self, policy: TierPolicy, timed: bool) -> None:
+        """New terms; what every decision reads is laid out flat.
+
+        ``timed``: the host reports engine time; where it does not, tokens stand in its place.
+        """
         self.policy = policy
         self.unit = policy.fairness.unit
+        self.quantum = policy.fairness.quantum_in_force
+        if self.unit is FairnessUnit.ENGINE_TIME and not timed:
+            self.unit = FairnessUnit.TOKENS
+            self.quantum = DEFAULT_QUANTUM[self.unit]
+        target = policy.slo_seconds(SloMetric.TIME_TO_FIRST_TOKEN)
+        self.first_token_target_seconds = inf if target is None else target
         self.max_in_flight = inf if policy.max_in_flight is None else policy.max_in_flight
 
 
@@ -100,6 +132,7 @@ class TenantState:
         "account",
         "arrival_entry",
         "at_limit",
+        "averages",
         "closed",
         "drain_rate",
         "in_flight",
@@ -107,6 +140,8 @@ class TenantState:
         "output_mean",
         "policy",
         "queue",
+        "queued_cost",
+        "rate_limits",
         "service",
         "tier",
     )
@@ -123,13 +158,19 @@ class TenantState:
         self.arrival_entry: Entry | None = None
         """Its place in the arrival order, in that mode."""
         self.output_mean = OutputMean()
+        self.averages = Averages()
+        self.queued_cost = 0.0
+        """What all that waits is expected to cost; kept by the outlook."""
         self.drain_rate = DrainRate()
         self.service = ServiceTotal()
         self.set_policy(policy)
 
     def set_policy(self, policy: TenantPolicy | None) -> None:
-        """New terms."""
+        """New terms; its tier's are in force."""
         self.policy = policy
+        self.rate_limits: tuple[RateLimit, ...] = ()
+        if policy is not None:
+            self.rate_limits = self.tier.policy.rate_limits_of(policy)
         self.closed: Outcome | None = None
         """Why it may not submit."""
         if policy is None:

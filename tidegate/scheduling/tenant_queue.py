@@ -1,7 +1,8 @@
 """The requests of one tenant that wait, in the order in which they are to be dispatched.
 
-Order: priority (higher first), then deadline (earliest first, none last), then arrival. The same
-queue can be put into pure arrival order, for the mode that serves first come first served.
+Order: priority (higher first, best effort last of all), then deadline (earliest first, none last),
+then arrival. The same queue can be put into pure arrival order, for the modes that serve first come
+first served.
 
 Bounds on requests and bytes are checked before a request enters and given back exactly once, when
 it leaves: dispatched, cancelled or expired. A request that comes back after a dispatch (the engine
@@ -49,8 +50,9 @@ class TenantQueue(JobHeap):
         if self._in_arrival_order:
             self.push((0, inf, job.order, job))
         else:
-            deadline = request.deadline
-            self.push((-request.priority, inf if deadline is None else deadline, job.order, job))
+            place = inf if request.best_effort else -request.priority
+            deadline = inf if request.deadline is None else request.deadline
+            self.push((place, deadline, job.order, job))
 
     def next(self) -> Job:
         """The next to dispatch; the queue must not be empty."""

@@ -12,11 +12,10 @@ engine is seen to have done over all tiers; it only rises. Costs are in the same
   what is dispatched while another tier waits. Capacity that no other tier waits for is not limited.
 * ``share``: its place among the tiers it shares the rest with (``tier_turns``): by priority
   (Strict) or by weight (Weighted).
-* A tier that begins to wait has both tags lifted to ``served``: no credit for the past.
 
-The tier to go next is the one longest overdue; where none is due, of those under their limit the
-one whose turn it is; where all that wait are over it, the one that comes under it first (work
-conservation).
+A tier that begins to wait has both tags lifted to ``served``: no credit for the past.
+Next goes the tier longest overdue; where none is due, of those under their limit the one whose turn
+it is; where all that wait are over it, the one that comes under it first (work conservation).
 
 Bounds: while a tier waits and something may be dispatched, it is dispatched at least
 ``r x served`` minus one request, since its tag never leads ``served`` by more than the cost / r of
@@ -95,11 +94,7 @@ class Tiers(Generic[T]):
     def apply_policy(
         self, rule: BetweenTiers, tiers: Sequence[tuple[TierAccount[T], TierPolicy]]
     ) -> None:
-        """All tiers and their terms from now on.
-
-        What is owed under the old terms is restated in the new; who comes to share with others
-        than before starts even with them.
-        """
+        """All tiers and their terms; what is owed is restated in them, new sharers start even."""
         weighted = rule is BetweenTiers.WEIGHTED
         if weighted is not self._weighted:
             self._weighted = weighted
@@ -175,6 +170,11 @@ class Tiers(Generic[T]):
         contended = ordered and tier.share.turn.waiting > 1
         return _GRANTS[8 * due + 4 * limited + 2 * shared + contended]
 
+    def charge(self, tier: TierAccount[T], cost: float) -> None:
+        """Charge what it cost others, without a request of its own."""
+        limited = tier.limit_ratio < 1 and self._waiting > tier.waiting
+        self.correct(tier, cost, Grant(False, limited, True, True))
+
     def correct(self, tier: TierAccount[T], cost: float, grant: Grant) -> None:
         """A request turned out to cost so much more (or, negative, less) than it was charged."""
         due, limited, shared, contended = grant
@@ -190,10 +190,9 @@ class Tiers(Generic[T]):
         served = self.served
         reserved, limit = policy.reserved_percent / 100, policy.max_percent / 100
         if reserved != tier.reserved_ratio:
-            ahead = max(tier.reservation_tag - served, 0.0)
-            scale = tier.reserved_ratio / reserved if reserved else 0.0
-            tier.reservation_tag = served + ahead * scale
+            owed = max(tier.reservation_tag - served, 0.0) * tier.reserved_ratio
+            tier.reservation_tag = served + (owed / reserved if reserved else 0.0)
         if limit != tier.limit_ratio:
-            ahead = max(tier.limit_tag - served, 0.0)
-            tier.limit_tag = served + ahead * tier.limit_ratio / limit
+            owed = max(tier.limit_tag - served, 0.0) * tier.limit_ratio
+            tier.limit_tag = served + owed / limit
         tier.reserved_ratio, tier.limit_ratio = reserved, limit

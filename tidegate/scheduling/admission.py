@@ -1,0 +1,126 @@
+"""What stands between a request and its tenant's queue: prompt limit, throttle, rate limits.
+
+In this order: a prompt that is too large is told so whatever the load; what the backlog would keep
+from its target is refused before it takes anything of its limits; the limits come last, because
+they reserve. All is decided in one call without a pause, so that requests side by side cannot all
+see the same room.
+
+In Shadow nothing is refused, cut or put last; the verdict is noted on the request alone.
+
+Invariant: each reservation is settled or released exactly once, when its request ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from math import inf
+
+from tidegate.scheduling.contracts import OnExceed, RateLimit
+from tidegate.scheduling.engine_time import EnginePace
+from tidegate.scheduling.limit_window import Clocks
+from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.outlook import Outlook
+from tidegate.scheduling.prompt_limit import judge
+from tidegate.scheduling.rate_limit import RateLimiter, Reservation
+from tidegate.scheduling.request import Refusal, Request
+from tidegate.scheduling.state import TenantState
+from tidegate.scheduling.tenant_averages import RESERVATION_PERCENT, output_quantile_tokens
+from tidegate.scheduling.throttle import Throttle
+
+
+class Admission:
+    """Of one scheduler."""
+
+    __slots__ = ("_outlook", "_pace", "_reservations", "_throttles", "enforced", "limiter")
+
+    def __init__(self, outlook: Outlook, pace: EnginePace) -> None:
+        self._outlook = outlook
+        self._pace = pace
+        self._throttles: dict[str, Throttle] = {}
+        self._reservations: dict[str, Reservation] = {}
+        self.limiter = RateLimiter()
+        self.enforced = True
+        """False: in Shadow."""
+
+    def refusal(
+        self, request: Request, tenant: TenantState, now: float, utc: float
+    ) -> Refusal | None:
+        """Why it may not enter; None: it may, and has taken what it is likely to use."""
+        return (
+            self._above_prompt_limit(request, tenant)
+            or self._throttled(request, tenant, now)
+            or self._limited(request, tenant, Clocks(now, utc))
+        )
+
+    def progressed(self, request: Request) -> None:
+        """It has used more."""
+        if (reservation := self._reservations.get(request.id)) is not None:
+            reservation.top_up(request.prompt_tokens + request.output_tokens)
+
+    def ended(self, request: Request, tokens: int) -> None:
+        """It has used so many tokens in all; 0: the engine did nothing for it."""
+        if (reservation := self._reservations.pop(request.id, None)) is not None:
+            if tokens:
+                reservation.settle(tokens)
+            else:
+                reservation.release()
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether any reservation waits for its end."""
+        return bool(self._reservations)
+
+    def forget(self, tenants: Set[str]) -> None:
+        """Only these are left."""
+        for name in self._throttles.keys() - tenants:
+            del self._throttles[name]
+
+    def _above_prompt_limit(self, request: Request, tenant: TenantState) -> Refusal | None:
+        verdict = judge(tenant.tier.policy.prompt_limit, request.prompt_tokens, self._pace)
+        if verdict.exceeded is None:
+            return None
+        if verdict.exceeded is OnExceed.REJECT:
+            return Refusal(Outcome.PROMPT_TOO_LONG)
+        if self.enforced:
+            if verdict.exceeded is OnExceed.TRUNCATE:
+                request.truncate_to_tokens = request.prompt_tokens = verdict.most_tokens
+            else:
+                request.best_effort = True
+        return None
+
+    def _throttled(self, request: Request, tenant: TenantState, now: float) -> Refusal | None:
+        target = tenant.tier.first_token_target_seconds
+        if request.deadline is not None:
+            target = min(target, request.deadline - now)
+        if target == inf:
+            return None
+        throttle = self._throttles.get(tenant.name)
+        if throttle is None:
+            throttle = self._throttles[tenant.name] = Throttle()
+        seconds = throttle.refusal_seconds(
+            self._outlook.forecast_wait(request, tenant, now),
+            self._outlook.first_token_seconds(request, tenant),
+            target,
+        )
+        return None if seconds is None else Refusal(Outcome.THROTTLED, seconds)
+
+    def _limited(self, request: Request, tenant: TenantState, clocks: Clocks) -> Refusal | None:
+        limits = [limit for limit in tenant.rate_limits if _counts(limit, request)]
+        if not limits:
+            return None
+        output_tokens = output_quantile_tokens(
+            RESERVATION_PERCENT, request.max_output_tokens, tenant.averages, tenant.tier.averages
+        )
+        tokens = request.prompt_tokens + output_tokens
+        reserved = self.limiter.reserve(tenant.name, limits, tokens, clocks)
+        if isinstance(reserved, Reservation):
+            self._reservations[request.id] = reserved
+            return None
+        return Refusal(reserved.outcome, reserved.retry_after_seconds, reserved.limit)
+
+
+def _counts(limit: RateLimit, request: Request) -> bool:
+    """What the host does not tell, counts: an unknown endpoint is no way around a limit."""
+    if limit.endpoints and request.endpoint is not None and request.endpoint not in limit.endpoints:
+        return False
+    return not limit.models or request.model is None or request.model in limit.models

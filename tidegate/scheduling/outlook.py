@@ -1,0 +1,195 @@
+"""What a request may expect: its wait, its first token, its end; kept up to date by events.
+
+One :class:`Outlook` follows a scheduler: what waits in each tier, at what rate the engine takes it,
+which prefills are ahead. From that come the forecasts of ``waiting_time`` (for the throttle and for
+``est_finish`` at the arrival) and of ``finish_time`` (at the dispatch). Costs are in the currency
+of the tiers: EngineTime where the host reports steps, else tokens.
+
+Invariants: a tier's queued cost is the sum over its queued jobs of ``Job.expected_cost``, as it was
+when each arrived; a tenant is active while anything of it is queued or in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.scheduling import finish_time, waiting_time
+from tidegate.scheduling.contracts import BetweenTiers, Policy
+from tidegate.scheduling.engine_time import EnginePace
+from tidegate.scheduling.finish_time import FinishEstimate
+from tidegate.scheduling.job import Job
+from tidegate.scheduling.pricing import exchange_rate, expected_cost
+from tidegate.scheduling.request import Forecast, Request, Usage
+from tidegate.scheduling.state import TenantState
+from tidegate.scheduling.tenant_averages import (
+    DEADLINE_PERCENT,
+    expected_cached_tokens,
+    expected_tokens_per_step,
+    output_quantile_tokens,
+)
+from tidegate.scheduling.waiting_time import OfferedRate, ServiceRate, TierLoad, WaitForecast
+
+
+class Outlook:
+    """Of one engine."""
+
+    __slots__ = ("_loads", "_offered", "_pace", "_rate", "_unstarted_tokens", "_weighted")
+
+    def __init__(self, pace: EnginePace | None) -> None:
+        self._pace = pace
+        self._rate = ServiceRate()
+        self._loads: dict[str, TierLoad] = {}
+        self._offered: dict[str, OfferedRate] = {}
+        self._weighted = False
+        self._unstarted_tokens = 0
+        """Prompts dispatched and not prefilled yet."""
+
+    def apply_policy(
+        self, policy: Policy, tenants: Iterable[TenantState], jobs: Iterable[Job]
+    ) -> None:
+        """New terms, for all that there is at present; O(n)."""
+        self._weighted = policy.between_tiers is BetweenTiers.WEIGHTED
+        self._loads = {
+            row.name: TierLoad(
+                row.priority, row.weight, row.reserved_percent / 100, row.max_percent / 100
+            )
+            for row in policy.tiers
+        }
+        offered = self._offered
+        self._offered = {row.name: offered.get(row.name, OfferedRate()) for row in policy.tiers}
+        for tenant in tenants:
+            tenant.queued_cost = 0.0
+            if tenant.policy is not None and tenant.queue.size + tenant.in_flight:
+                self._loads[tenant.tier.name].active_weight += tenant.account.weight
+        self._unstarted_tokens = 0
+        for job in jobs:
+            if job.waiting:
+                self._add(job)
+            elif not job.started:
+                self._unstarted_tokens += job.request.prompt_tokens
+
+    def forecast_wait(self, request: Request, tenant: TenantState, now: float) -> WaitForecast:
+        """Until the dispatch of a request that its tenant sends now."""
+        for name, offered in self._offered.items():
+            self._loads[name].offered_per_second = offered.per_second(now)
+        mine, weight = self._loads[tenant.tier.name], tenant.account.weight
+        others = [load for load in self._loads.values() if load is not mine]
+        own = tenant.queued_cost + self._debt(request, tenant)
+        joins = 0 if tenant.queue.size + tenant.in_flight else weight
+        mine.active_weight += joins
+        rate = self._rate.per_second(now)
+        forecast = waiting_time.predict(own, weight, mine, others, rate, self._weighted)
+        mine.active_weight -= joins
+        return forecast
+
+    def first_token_seconds(self, request: Request, tenant: TenantState) -> float:
+        """From its dispatch to its first token; 0 where no step was measured yet."""
+        pace = self._pace
+        if pace is None or not pace.is_measured:
+            return 0.0
+        mine, tiers = tenant.averages, tenant.tier.averages
+        cached = expected_cached_tokens(request.prompt_tokens, mine, tiers)
+        return pace.first_token_seconds(request.prompt_tokens, cached, self._unstarted_tokens)
+
+    def queued(self, job: Job, now: float, anew: bool = True) -> None:
+        """A request entered its queue; ``anew`` False: it came back."""
+        tenant, request = job.tenant, job.request
+        if tenant.queue.size + tenant.in_flight == 1:
+            self._loads[tenant.tier.name].active_weight += tenant.account.weight
+        if anew and self._pace is not None and self._pace.is_measured:
+            wait = self.forecast_wait(request, tenant, now).seconds()
+            estimate = self._estimate(self._pace, request, tenant, wait)
+            request.forecast = Forecast(now + estimate.finish_seconds)
+        self._add(job)
+        if anew:
+            self._offered[tenant.tier.name].arrived(job.expected_cost, now)
+
+    def dropped(self, job: Job, others_wait: bool) -> None:
+        """A request left its queue, but not for the engine."""
+        self._remove(job)
+        self._left(job.tenant)
+        if not others_wait:
+            self._rate.idle()
+
+    def dispatched(self, job: Job, others_wait: bool, now: float) -> None:
+        """A request went to the engine."""
+        request = job.request
+        self._remove(job)
+        self._rate.dispatched(job.expected_cost, others_wait, now)
+        if request.forecast is not None and self._pace is not None:
+            estimate = self._estimate(self._pace, request, job.tenant, 0.0)
+            request.forecast.at_dispatch = estimate
+            request.forecast.first_token = None
+            request.forecast.est_finish = now + estimate.finish_seconds
+        self._unstarted_tokens += request.prompt_tokens
+
+    def started(self, job: Job, now: float) -> None:
+        """Its prefill is done, or given up."""
+        self._unstarted_tokens -= job.request.prompt_tokens
+        if job.request.forecast is not None:
+            job.request.forecast.first_token = now
+
+    def landed(self, job: Job, usage: Usage | None, now: float) -> None:
+        """It is out of flight; ``usage`` None: it did not run to its end."""
+        request = job.request
+        if not job.started:
+            self._unstarted_tokens -= request.prompt_tokens
+        self._left(job.tenant)
+        if usage is None:
+            return
+        for averages in (job.tenant.averages, job.tier.averages):
+            averages.ended(
+                usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, usage.decode_steps
+            )
+        forecast, dispatched = request.forecast, request.dispatched
+        if forecast is None or forecast.at_dispatch is None or dispatched is None:
+            return
+        first_token = now if forecast.first_token is None else forecast.first_token
+        forecast.skew = finish_time.skew(
+            forecast.at_dispatch,
+            first_token - dispatched,
+            now - dispatched,
+            usage.output_tokens,
+            usage.preempted_seconds,
+        )
+
+    def _estimate(
+        self, pace: EnginePace, request: Request, tenant: TenantState, wait_seconds: float
+    ) -> FinishEstimate:
+        mine, tiers = tenant.averages, tenant.tier.averages
+        return finish_time.estimate(
+            pace,
+            request.prompt_tokens,
+            output_quantile_tokens(DEADLINE_PERCENT, request.max_output_tokens, mine, tiers),
+            cached_tokens=expected_cached_tokens(request.prompt_tokens, mine, tiers),
+            tokens_per_step=expected_tokens_per_step(mine, tiers),
+            prefill_ahead_tokens=self._unstarted_tokens,
+            wait_seconds=wait_seconds,
+        )
+
+    def _debt(self, request: Request, tenant: TenantState) -> float:
+        """What the tenant owes its tier's round robin, in the currency of the tiers."""
+        tier = tenant.tier
+        debt = tier.robin.debt(tenant.account)
+        return debt * exchange_rate(self._pace, request, tenant) if debt > 0 else 0.0
+
+    def _add(self, job: Job) -> None:
+        tenant = job.tenant
+        job.expected_cost = cost = expected_cost(self._pace, job.request, tenant)
+        tenant.queued_cost += cost
+        self._loads[tenant.tier.name].queued += cost
+
+    def _remove(self, job: Job) -> None:
+        tenant = job.tenant
+        load = self._loads[tenant.tier.name]
+        tenant.queued_cost -= job.expected_cost
+        load.queued -= job.expected_cost
+        # What rounding has left of an empty queue is nothing.
+        if not tenant.queue.size:
+            tenant.queued_cost = 0.0
+        if not tenant.tier.queued:
+            load.queued = 0.0
+
+    def _left(self, tenant: TenantState) -> None:
+        if not tenant.queue.size + tenant.in_flight and tenant.policy is not None:
+            self._loads[tenant.tier.name].active_weight -= tenant.account.weight

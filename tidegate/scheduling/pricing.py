@@ -1,0 +1,53 @@
+"""What a request is expected to cost before it has run, in each currency.
+
+``pace`` is the engine's where the host reports its steps: then the tiers' currency is EngineTime in
+milliseconds, else tokens (unset). The tenant's is its tier's fairness unit. Expected are means, of
+what the tenant controls (see ``tenant_averages``).
+"""
+
+from __future__ import annotations
+
+from tidegate.scheduling.contracts import FairnessUnit
+from tidegate.scheduling.cost import predicted_output_tokens
+from tidegate.scheduling.engine_time import EnginePace
+from tidegate.scheduling.request import Request
+from tidegate.scheduling.state import TenantState
+from tidegate.scheduling.tenant_averages import expected_cached_tokens, expected_tokens_per_step
+
+
+def expected_output_tokens(request: Request, tenant: TenantState) -> float:
+    """The mean of its tenant's, as far as there is one."""
+    return predicted_output_tokens(
+        request.max_output_tokens, tenant.output_mean, tenant.tier.output_mean
+    )
+
+
+def engine_ms(
+    pace: EnginePace, request: Request, tenant: TenantState, output_tokens: float
+) -> float:
+    """EngineTime of a request with so much output, in milliseconds."""
+    mine, tiers = tenant.averages, tenant.tier.averages
+    return 1e3 * pace.engine_seconds(
+        request.prompt_tokens,
+        output_tokens,
+        expected_cached_tokens(request.prompt_tokens, mine, tiers),
+        expected_tokens_per_step(mine, tiers),
+    )
+
+
+def expected_cost(pace: EnginePace | None, request: Request, tenant: TenantState) -> float:
+    """What it will have cost its tier."""
+    output_tokens = expected_output_tokens(request, tenant)
+    if pace is None:
+        return request.prompt_tokens + output_tokens
+    return engine_ms(pace, request, tenant, output_tokens)
+
+
+def exchange_rate(pace: EnginePace | None, request: Request, tenant: TenantState) -> float:
+    """What one of the units in which its tenant is charged costs its tier."""
+    unit, cost = tenant.tier.unit, expected_cost(pace, request, tenant)
+    if unit is FairnessUnit.REQUESTS:
+        return cost
+    if unit is FairnessUnit.ENGINE_TIME or pace is None:
+        return 1.0
+    return cost / max(request.prompt_tokens + expected_output_tokens(request, tenant), 1.0)
