@@ -1,0 +1,246 @@
+"""Real vLLM on CPU for the fidelity check: starts it, sends it requests, gives back its notes.
+
+It serves the tests' tiny model (random weights, 2 layers) over a Unix socket from the environment
+that `scripts/install-vllm` makes, with `fidelity_recorder` as its scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+from fidelity_log import Notes, read_notes
+
+VLLM_VERSION = "0.32.0"
+MODEL = "tiny"
+BLOCK_TOKENS = 32
+MAX_MODEL_TOKENS = 8192
+START_SECONDS = 400.0
+_STOP_SECONDS = 30.0
+_VOCABULARY = range(8, 500)
+_HERE = Path(__file__).resolve().parent
+_TINY_MODEL = _HERE.parent / "tests" / "support" / "tiny_model.py"
+
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",  # more threads spin for each other
+    # Else the CPU platform gives the model a process of its own, and each step waits for two.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "PYTHONPATH": str(_HERE),
+}
+
+
+class MissingError(Exception):
+    """vLLM can't be run here, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFlags:
+    """What the runs differ in; named like vLLM's flags."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_gpu_blocks: int
+    scheduling_policy: str = "priority"
+
+    def with_blocks(self, factor: float) -> EngineFlags:
+        """With that many times the KV blocks."""
+        return replace(self, num_gpu_blocks=round(self.num_gpu_blocks * factor))
+
+    def arguments(self) -> list[str]:
+        """For `vllm serve`."""
+        longest = min(MAX_MODEL_TOKENS, (self.num_gpu_blocks - 1) * BLOCK_TOKENS)
+        return [
+            f"--max-num-seqs={self.max_num_seqs}",
+            f"--max-num-batched-tokens={self.max_num_batched_tokens}",
+            f"--num-gpu-blocks-override={self.num_gpu_blocks}",
+            f"--scheduling-policy={self.scheduling_policy}",
+            f"--max-model-len={longest}",
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A request to be sent `at` seconds after the run's start. `name` is unique in the run."""
+
+    name: str
+    at: float
+    prompt_tokens: int
+    output_tokens: int
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RealRun:
+    """What vLLM noted, and the time to the first byte that the client saw, by name."""
+
+    notes: Notes
+    client_ttft_seconds: dict[str, float]
+
+
+def vllm_python() -> Path:
+    """The Python with vLLM in it. MissingError where it is not installed."""
+    cache = os.environ.get("TIDEGATE_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tidegate"
+    )
+    folder = Path(cache, f"vllm-{VLLM_VERSION}")
+    if not (folder / ".complete").exists():
+        raise MissingError(f"vLLM {VLLM_VERSION} is not installed; run scripts/install-vllm")
+    return folder / "bin" / "python"
+
+
+def make_model(python: Path, folder: Path) -> Path:
+    """The tiny model, written into `folder`. MissingError: that failed."""
+    made = subprocess.run(
+        [python, _TINY_MODEL, folder],
+        env={**os.environ, **_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=START_SECONDS,
+    )
+    if made.returncode:
+        raise MissingError(f"the tiny model could not be made: {made.stderr.strip()[-300:]}")
+    return folder
+
+
+@dataclass(slots=True)
+class RealEngine:
+    """A `vllm serve` that was started; use `until_ready` before the first run."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    _seen: int = 0
+    _runs: int = 0
+
+    @property
+    def socket(self) -> str:
+        return str(self.folder / "e.sock")
+
+    @property
+    def notes_file(self) -> Path:
+        return self.folder / "notes.jsonl"
+
+    def until_ready(self) -> None:
+        """MissingError: it ended, or did not answer in time."""
+        deadline = time.monotonic() + START_SECONDS
+        while not _healthy(self.socket):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                log = (self.folder / "engine.log").read_text(errors="replace").splitlines()
+                said = [line for line in log if "Error" in line][-1:] or log[-1:]
+                raise MissingError(f"vLLM did not start: {' '.join(said)[:300]}")
+            time.sleep(0.2)
+
+    def run(self, planned: Sequence[Planned], seed: int) -> RealRun:
+        """Sends all at their times; RuntimeError: one was not answered as asked."""
+        self._runs += 1
+        ttft = asyncio.run(_send_all(self.socket, planned, seed, str(self._runs)))
+        lines = self.notes_file.read_text().splitlines()
+        notes = read_notes(lines[self._seen :])
+        self._seen = len(lines)
+        return RealRun(notes, ttft)
+
+
+@contextlib.contextmanager
+def real_engine(
+    python: Path, model: Path, flags: EngineFlags, folder: Path
+) -> Iterator[RealEngine]:
+    """`vllm serve` with these flags, in a folder with a short path; gone on exit."""
+    folder.mkdir()
+    engine_log = (folder / "engine.log").open("wb")
+    with engine_log:
+        process = subprocess.Popen(
+            [
+                python.with_name("vllm"), "serve", model, "--uds", folder / "e.sock",
+                "--served-model-name", MODEL, "--block-size", str(BLOCK_TOKENS), "--enforce-eager",
+                "--distributed-executor-backend=uni",
+                "--scheduler-cls", "fidelity_recorder.RecordingScheduler",
+                "--disable-uvicorn-access-log",
+                "--stream-interval=16",  # the first token is sent at once all the same
+                *flags.arguments(),
+            ],
+            stdout=engine_log,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ, **_ENVIRONMENT,
+                "TIDEGATE_FIDELITY_LOG": str(folder / "notes.jsonl"),
+            },
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield RealEngine(process, folder)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _healthy(path: str) -> bool:
+    connection = http.client.HTTPConnection("engine", timeout=_STOP_SECONDS)
+    with contextlib.closing(connection), socket.socket(socket.AF_UNIX) as connection.sock:
+        try:
+            connection.sock.connect(path)
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+async def _send_all(path: str, planned: Sequence[Planned], seed: int, run: str) -> dict[str, float]:
+    bodies = {one.name: _body(one, random.Random(f"{seed} {one.name}")) for one in planned}
+    connector = aiohttp.UnixConnector(path=path, limit=0)
+    timeout = aiohttp.ClientTimeout(total=START_SECONDS)
+    async with aiohttp.ClientSession(
+        "http://engine", connector=connector, timeout=timeout
+    ) as session:
+        start = time.monotonic() + 0.05
+        sent = [_send(session, one, bodies[one.name], start, run) for one in planned]
+        return dict(zip((one.name for one in planned), await asyncio.gather(*sent), strict=True))
+
+
+def _body(one: Planned, draw: random.Random) -> dict[str, object]:
+    return {
+        "model": MODEL,
+        "prompt": draw.choices(_VOCABULARY, k=one.prompt_tokens),
+        "max_tokens": one.output_tokens,
+        "priority": one.priority,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+    }
+
+
+async def _send(
+    session: aiohttp.ClientSession, one: Planned, body: dict[str, object], start: float, run: str
+) -> float:
+    due = start + one.at
+    await asyncio.sleep(max(due - time.monotonic(), 0.0))
+    headers = {"X-Request-Id": f"{one.name}.{run}"}
+    first: float | None = None
+    async with session.post("/v1/completions", json=body, headers=headers) as answer:
+        if answer.status != 200:
+            raise RuntimeError(f"vLLM answered {answer.status}: {(await answer.text())[:200]}")
+        async for chunk in answer.content.iter_any():
+            if first is None and chunk.startswith(b"data: {"):
+                first = time.monotonic() - due
+    if first is None:
+        raise RuntimeError("vLLM answered without a token")
+    return first

@@ -1,0 +1,124 @@
+"""The engine model given what real vLLM was given: step by step, and in virtual time.
+
+`replay` hands each arrival to the model before the step that vLLM could first serve it in, and lays
+the schedules side by side: it shows the rules alone, whatever the clock did. `predict` hands it the
+arrival times and nothing else, so that rules and step times are judged together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fidelity_engine import BLOCK_TOKENS, EngineFlags
+from fidelity_log import Arrival, Notes, Outcome
+
+from tidegate.simulator.engine_model import (
+    Engine,
+    EngineConfig,
+    EngineRequest,
+    SchedulingPolicy,
+    StepTimeModel,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """From a request's arrival in the API process until the scheduler can see it, in seconds."""
+
+    base_seconds: float = 0.0
+    per_token_seconds: float = 0.0
+
+    def seconds(self, prompt_tokens: int) -> float:
+        """Of a prompt of that many tokens."""
+        return self.base_seconds + self.per_token_seconds * prompt_tokens
+
+
+IN_THE_ENGINE = Frontend()
+"""For arrivals that are counted from where the engine's process has them."""
+
+
+def make_engine(flags: EngineFlags, step_time: StepTimeModel) -> Engine:
+    """The model of the engine that these flags start."""
+    return Engine(
+        EngineConfig(
+            step_time=step_time,
+            num_gpu_blocks=flags.num_gpu_blocks,
+            block_size=BLOCK_TOKENS,
+            max_num_seqs=flags.max_num_seqs,
+            max_num_batched_tokens=flags.max_num_batched_tokens,
+            scheduling_policy=SchedulingPolicy(flags.scheduling_policy),
+        )
+    )
+
+
+def model_request(arrival: Arrival, key: int) -> EngineRequest:
+    """The same request for the model; no two prompts share a block."""
+    return EngineRequest(
+        request_id=arrival.name,
+        prompt_tokens=arrival.prompt_tokens,
+        output_tokens_target=arrival.output_tokens,
+        priority=arrival.priority,
+        arrived_at=arrival.ranked_at,
+        prompt_block_hashes=[
+            hash((key, -1, index)) for index in range(arrival.prompt_tokens // BLOCK_TOKENS)
+        ],
+        content_key=key,
+    )
+
+
+def replay(notes: Notes, flags: EngineFlags) -> float:
+    """Percent of vLLM's steps in which the model schedules and preempts exactly the same."""
+    engine = make_engine(flags, StepTimeModel(0.0, 0.0, 0.0, 1e-6))
+    arrivals = list(enumerate(notes.arrivals, start=1))
+    alike = 0
+    for number, step in enumerate(notes.steps):
+        while arrivals and arrivals[0][1].before_step <= number:
+            key, arrival = arrivals.pop(0)
+            engine.add(model_request(arrival, key))
+        if not engine.has_work:
+            break
+        result = engine.step(step.started_at)
+        rows = {(r.request_id, tokens) for r, tokens in result.rows}
+        victims = {r.request_id for r in result.preempted}
+        alike += rows == {(row.name, row.tokens) for row in step.rows} and victims == {
+            name for name, _ in step.preempted
+        }
+    return 100 * alike / len(notes.steps)
+
+
+def predict(
+    arrivals: Sequence[Arrival],
+    flags: EngineFlags,
+    step_time: StepTimeModel,
+    frontend: Frontend = IN_THE_ENGINE,
+) -> Outcome:
+    """What the model makes of these arrivals, in virtual time."""
+    engine = make_engine(flags, step_time)
+    coming = sorted(
+        (a.arrived_at + frontend.seconds(a.prompt_tokens), key, a)
+        for key, a in enumerate(arrivals, start=1)
+    )
+    coming.reverse()
+    now = coming[-1][0]
+    requests: list[EngineRequest] = []
+    arrived = {a.name: a.arrived_at for a in arrivals}
+    while coming or engine.has_work:
+        if not engine.has_work:
+            now = max(now, coming[-1][0])
+        while coming and coming[-1][0] <= now:
+            _, key, arrival = coming.pop()
+            requests.append(model_request(arrival, key))
+            engine.add(requests[-1])
+        now = engine.step(now).ends_at
+    return Outcome(
+        first_token_seconds={
+            r.request_id: r.first_token_at - arrived[r.request_id]
+            for r in requests
+            if r.first_token_at is not None
+        },
+        makespan_seconds=now - min(a.arrived_at for a in arrivals),
+        generated_tokens=engine.totals.generation_tokens,
+        preemptions=engine.totals.preemptions,
+        recomputed_tokens=engine.totals.recomputed_tokens,
+    )
