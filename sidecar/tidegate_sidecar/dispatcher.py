@@ -20,6 +20,7 @@ asked twice after its dispatch, had nothing in its own queue.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Container, Iterable
 
 from tidegate.scheduling.contracts import Policy, Task
@@ -64,8 +65,10 @@ class Dispatcher:
         if self.draining:
             raise ApiError(Outcome.DRAINING)
         now = self.loop.time()
-        refusal = scheduler.submit(request, now)
+        refusal = scheduler.submit(request, now, time.time())
         if refusal is not None:
+            if request.refusal is not None:
+                raise ApiError(refusal, retry_after=request.refusal.retry_after_seconds)
             raise self.refusal(refusal, request.tenant)
         ticket = Ticket(self, request, key_sha256)
         self._tickets[request.id] = ticket
