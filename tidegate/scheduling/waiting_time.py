@@ -39,7 +39,10 @@ from dataclasses import dataclass
 from math import exp, inf
 
 MEMORY_SECONDS = 30.0
-"""Time constant of the rates."""
+"""Time constant of what is offered."""
+MEMORY_DISPATCHES = 32
+"""Over how many the service rate is averaged: the seats of an idle engine fill within a moment, and
+a rate that remembered that for seconds would promise it to those who wait behind a full one."""
 
 
 class ServiceRate:
@@ -56,10 +59,9 @@ class ServiceRate:
         """A request of this cost left; ``backlogged``: others still wait."""
         since = self._backlogged_since
         if since is not None:
-            elapsed = max(now - since, 0.0)
-            fade = exp(-elapsed / MEMORY_SECONDS)
+            fade = 1 - 1 / MEMORY_DISPATCHES
             self._cost = self._cost * fade + cost
-            self._seconds = self._seconds * fade + elapsed
+            self._seconds = self._seconds * fade + max(now - since, 0.0)
         self._backlogged_since = now if backlogged else None
 
     def idle(self) -> None:

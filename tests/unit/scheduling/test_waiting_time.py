@@ -190,17 +190,26 @@ def test_the_service_rate_is_that_of_the_time_in_which_something_waited() -> Non
     rate.dispatched(500, backlogged=False, now=100)
     assert rate.per_second(100) is None
     rate.dispatched(500, backlogged=True, now=200)
-    for second in range(201, 231):
+    for second in range(201, 300):
         rate.dispatched(100, backlogged=True, now=second)
-    assert rate.per_second(230) == pytest.approx(100)
+    assert rate.per_second(299) == pytest.approx(100)
     # A queue that stands still is a slow one.
-    assert rate.per_second(290) == pytest.approx(25, rel=0.1)
+    assert rate.per_second(299 + 96) == pytest.approx(25, rel=0.1)
     rate.idle()
-    assert rate.per_second(290) == pytest.approx(100)
+    assert rate.per_second(299 + 96) == pytest.approx(100)
     rate.dispatched(100, backlogged=True, now=1000)
     for second in range(1, 200):
         rate.dispatched(300, backlogged=True, now=1000 + second)
-    assert rate.per_second(1200) == pytest.approx(300, rel=0.05)
+    assert rate.per_second(1199) == pytest.approx(300, rel=0.05)
+
+
+def test_how_fast_idle_seats_filled_is_soon_forgotten() -> None:
+    rate = ServiceRate()
+    for i in range(257):
+        rate.dispatched(10, backlogged=True, now=i / 1e4)
+    for tenth in range(1, 101):
+        rate.dispatched(10, backlogged=True, now=1 + tenth / 5)
+    assert rate.per_second(21) == pytest.approx(50, rel=0.1)
 
 
 def test_requests_dispatched_at_one_moment_measure_nothing() -> None:
