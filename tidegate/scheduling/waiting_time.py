@@ -20,15 +20,14 @@ rate R at which the engine was seen to take work while work waited. A request wa
 A reservation r bounds it: no longer than (own + tier) / (r x R). A limit m prolongs it while others
 wait: no shorter than (own + tier) / (m x R).
 
-Hence a tenant with nothing queued and no debt waits for no other tenant of its tier, whatever that
-has queued: round robin serves it next. Its wait is what its tier yields.
+Hence a tenant with nothing queued and no debt waits for no other of its tier, whatever that has
+queued: round robin serves it next. Its wait is what its tier yields.
 
 ``seconds(after)`` is the forecast for a request sent later, if nobody sends anything meanwhile: the
 work shrinks by R x after, and the rate of the senders above is forgotten as ``OfferedRate`` forgets
 it. It never rises with ``after``, which makes a true Retry-After a matter of bisection.
 
-Bound: exact for a fluid served at the constant rate R; a real wait differs by the grain of requests
-(one per active tenant) and by R's error.
+Bound: no shorter than a fluid's wait at the rate R; a real one differs by the grain of requests.
 Source: GPS (Parekh and Gallager 1993); mClock's tags (OSDI 2010) for reservation and limit.
 """
 
@@ -41,8 +40,7 @@ from math import exp, inf
 MEMORY_SECONDS = 30.0
 """Time constant of what is offered."""
 MEMORY_DISPATCHES = 32
-"""Over how many the service rate is averaged: the seats of an idle engine fill within a moment, and
-a rate that remembered that for seconds would promise it to those who wait behind a full one."""
+"""Of the service rate: idle seats fill within a moment, which must soon be forgotten."""
 
 
 class ServiceRate:
