@@ -175,8 +175,9 @@ class PolicyRun:
 
     policy: str = described("Its name.")
     model_only: bool = described(
-        "The workload lies outside of what `scripts/bench fidelity` compared with a real engine."
+        "It lies outside of what `scripts/bench fidelity` compared with a real engine."
     )
+    outside: tuple[str, ...] = described("In what respects; none: it lies within.")
     engine: EngineFigures = described("The engines.")
     total: SimulatedFigures = described("All requests.")
     tiers: tuple[SimulatedTier, ...] = described("Highest first.")
@@ -184,6 +185,26 @@ class PolicyRun:
     unallocated_gpu_hours: float = described(
         "GPU time that nobody reserved and nobody used: no tier pays for it.", low=0
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFigure:
+    """One figure of `scripts/bench fidelity`."""
+
+    name: str = described("Its name.")
+    value: float | None = described("What was measured; null: nothing, and `why`.")
+    unit: str = described("Of the value.")
+    aim: str | None = described("What it was to be; null: nothing was asked of it.")
+    met: bool | None = described("Whether it was; null without a value or an aim.")
+    why: str = described("How the value came about.")
+
+
+@dataclass(frozen=True, slots=True)
+class FidelityCheck:
+    """A comparison of the engine model with a real engine."""
+
+    measured_at: str = described("When, in UTC.")
+    figures: tuple[CheckedFigure, ...] = described("What came out.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,4 +226,7 @@ class SimulationReport:
     )
     gpu_hour_price: float | None = described("Of one GPU for one hour; null: not given.", low=0)
     runs: tuple[PolicyRun, ...] = described("The policy in question first, then the others.")
+    fidelity: FidelityCheck | None = described(
+        "The comparison of the engine model with a real engine; null: it was not given."
+    )
     notes: tuple[str, ...] = described("What a reader must know.")

@@ -11,6 +11,7 @@ from tidegate.scheduling.contracts.limits import SloObjective
 from tidegate.scheduling.contracts.simulation_report import (
     SIMULATION_REPORT_VERSION,
     EngineFigures,
+    FidelityCheck,
     PolicyRun,
     ServiceGap,
     SimulatedFigures,
@@ -21,6 +22,7 @@ from tidegate.scheduling.contracts.simulation_report import (
 from tidegate.simulator.engine_model import StepTimeModel
 from tidegate.simulator.report.economics import Capacity, TierUse, economics
 from tidegate.simulator.report.engine_time import added_seconds, engine_seconds
+from tidegate.simulator.report.fidelity import outside
 from tidegate.simulator.report.figures import Window, group_figures, meets, served_tokens
 from tidegate.simulator.service_gap import WINDOW_SECONDS, ServedRequest, window_gaps
 from tidegate.simulator.simulation.result import RequestRecord, SimulationResult
@@ -59,6 +61,10 @@ class Run:
     step_time: StepTimeModel
     """Of its engines."""
     engines: int = 1
+    engine_measured: bool = False
+    """The engine's constants come from a probe of it."""
+    stock_engine: bool = False
+    """Nothing but vLLM itself decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,7 @@ class Setting:
     calibration: str
     measured_until: float
     gpu_hour_price: float | None = None
+    fidelity: FidelityCheck | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -90,6 +97,7 @@ def build_report(runs: Sequence[Run], setting: Setting) -> SimulationReport:
         duration_seconds=first.duration_seconds,
         gpu_hour_price=setting.gpu_hour_price,
         runs=tuple(policy_run(run, setting) for run in runs),
+        fidelity=setting.fidelity,
         notes=setting.notes,
     )
 
@@ -107,10 +115,12 @@ def policy_run(run: Run, setting: Setting) -> PolicyRun:
         TierUse(tier, figures.sent, figures.ok, busy.get(tier, 0.0))
         for tier, figures in tier_figures.items()
     ]
+    beyond = outside(result, engine_measured=run.engine_measured, stock_engine=run.stock_engine)
     costs, unallocated = economics(uses, promises.reserved_percent, capacity)
     return PolicyRun(
         policy=result.policy,
-        model_only=result.model_only,
+        model_only=bool(beyond),
+        outside=beyond,
         engine=engine,
         total=groups.figures_of_all(),
         tiers=tuple(

@@ -6,6 +6,7 @@ light or dark setting; the plots are part of the page.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
@@ -44,6 +45,7 @@ figure { margin: .5rem 0 1rem; max-width: 1240px; } figure.single { max-width: 8
 .policies { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 780px), 1fr));
   gap: 1rem; }
 .policy { border: 1px solid var(--rule); border-radius: 6px; padding: .75rem 1rem; min-width: 0; }
+summary { margin: .6rem 0; cursor: pointer; color: var(--soft); }
 ul { margin: .4rem 0; padding-left: 1.2rem; } dl { max-width: 80ch; }
 dt { font-weight: 600; } dd { margin: 0 0 .4rem 1.2rem; color: var(--soft); }
 """
@@ -100,12 +102,20 @@ def page(
 
 def _fidelity(report: SimulationReport) -> str:
     kind = "model-only" if any(run.model_only for run in report.runs) else "checked"
-    statement = escape(text.fidelity(report)).replace("`scripts/bench fidelity`", _code_of_bench())
-    return f'<div class="fidelity {kind}"><p>{statement}</p></div>'
+    statement = f"<p>{_prose(text.fidelity(report))}</p>"
+    if report.fidelity is None:
+        return f'<div class="fidelity {kind}">{statement}</div>'
+    summary = _prose(text.fidelity_summary(report.fidelity))
+    table = _table(rows.fidelity(report.fidelity))
+    return (
+        f'<div class="fidelity {kind}">{statement}</div>'
+        f"<details><summary>{summary}</summary>{table}</details>"
+    )
 
 
-def _code_of_bench() -> str:
-    return "<code>scripts/bench fidelity</code>"
+def _prose(line: str) -> str:
+    """Escaped; what stands in backticks is code."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(line))
 
 
 def _facts(report: SimulationReport) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidegate.scheduling.contracts.simulation_report import (
+    FidelityCheck,
     PolicyRun,
     ServiceGap,
     SimulatedFigures,
@@ -27,6 +28,22 @@ class Grid:
     headings: tuple[str, ...]
     names: int
     sections: tuple[tuple[tuple[str, ...], ...], ...]
+
+
+def fidelity(check: FidelityCheck) -> Grid:
+    """What the comparison with a real engine was to show, and did."""
+    verdicts = {True: "yes", False: "NO", None: text.NOTHING}
+    judged = tuple(
+        (
+            one.name,
+            text.NOTHING if one.value is None else f"{one.value:,.3g} {one.unit}",
+            one.aim or "",
+            verdicts[one.met],
+        )
+        for one in check.figures
+        if one.aim is not None
+    )
+    return Grid(("fidelity", "value", "aim", "met"), 1, (judged,))
 
 
 def counts(run: PolicyRun, most_tenants: int) -> Grid:

@@ -22,6 +22,9 @@ _MARGIN = 2
 def print_report(report: SimulationReport, console: Console) -> None:
     """What to believe, the first policy in full, and all of them side by side."""
     console.print(text.fidelity(report), style="bold", markup=False)
+    if report.fidelity is not None:
+        console.print(text.fidelity_summary(report.fidelity), markup=False)
+        _print(None, rows.fidelity(report.fidelity), console)
     for note in report.notes:
         console.print(note, markup=False)
     run = report.runs[0]

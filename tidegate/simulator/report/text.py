@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from tidegate.scheduling.contracts.limits import SloMetric
 from tidegate.scheduling.contracts.simulation_report import (
+    FidelityCheck,
     Latencies,
     ObjectiveFigures,
     PolicyRun,
     SimulatedFigures,
     SimulationReport,
 )
+from tidegate.simulator.report.fidelity import together
 
 NEVER = "never"
 """A percentile that lies among the requests that never got there."""
@@ -88,16 +90,26 @@ def refusals(figures: SimulatedFigures) -> str:
 
 def fidelity(report: SimulationReport) -> str:
     """What a reader may believe: the statement that stands before every figure."""
-    if any(run.model_only for run in report.runs):
+    reasons = together(run.outside for run in report.runs)
+    if not reasons:
         return (
-            "MODEL ONLY: this workload or this engine lies outside of what `scripts/bench "
-            "fidelity` compared with a real engine. Compare policies by these figures; do not "
-            "take them for what your hardware will show."
+            "Checked: the engine was probed, and `scripts/bench fidelity` compared runs of this "
+            "kind with the real one; its table says how far they differ."
         )
     return (
-        "Checked: `scripts/bench fidelity` compared the engine model with a real engine on a "
-        "workload of this kind; its table says how far they differ."
+        "MODEL ONLY: outside of what `scripts/bench fidelity` compared with a real engine, for "
+        f"{'; '.join(reasons)}. Compare policies by these figures; do not take them for what your "
+        "hardware will show."
     )
+
+
+def fidelity_summary(check: FidelityCheck) -> str:
+    """The comparison itself, in a line."""
+    judged = [one for one in check.figures if one.aim is not None]
+    met = sum(one.met is True for one in judged)
+    missing = sum(one.value is None for one in judged)
+    text = f"`scripts/bench fidelity` of {check.measured_at}: {met} of {len(judged)} aims met"
+    return f"{text}, {missing} not measured" if missing else text
 
 
 def engine_line(run: PolicyRun) -> str:

@@ -154,7 +154,7 @@ def test_the_report_is_read_back_from_its_json(
         Run(result(records), promises, step_time),
         Run(result(records, policy="fcfs"), Promises(promises.objectives), step_time),
     ]
-    report = build_report(runs, Setting("h100", 100.0, 2.5, ("a note",)))
+    report = build_report(runs, Setting("h100", 100.0, 2.5, notes=("a note",)))
     assert loads(SimulationReport, dumps(report)) == report
     assert [run.policy for run in report.runs] == ["tidegate", "fcfs"]
     assert report.runs[0].tiers[0].economics.reserved_percent == 70.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html.parser import HTMLParser
 from math import inf
 
@@ -47,7 +46,7 @@ def prepared(
     objective = SloObjective(SloMetric.TIME_TO_FIRST_TOKEN, 0.8, 99.5)
     promises = Promises({"T0": (objective,)}, reserved_percent={"T0": 70})
     runs = [Run(one, promises, step_time) for one in results]
-    return build_report(runs, Setting("test", 100.0, 2.0, ("A note.",))), results
+    return build_report(runs, Setting("test", 100.0, 2.0, notes=("A note.",))), results
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +66,6 @@ def test_the_first_thing_said_is_what_may_be_believed(prepared: Prepared, html: 
     assert shown_text(prepared[0]).startswith("MODEL ONLY")
     body = html.split("<body>", 1)[1]
     assert body.strip().startswith('<div class="fidelity model-only"><p>MODEL ONLY')
-
-
-def test_a_checked_workload_is_said_to_be(
-    answered: MakeRecord, result: MakeResult, step_time: StepTimeModel
-) -> None:
-    one = result([answered("T0", "a", 1, 1, 1)], model_only=False)
-    report = build_report([Run(one, Promises(), step_time)], Setting("test", 100.0))
-    assert shown_text(report).startswith("Checked:")
 
 
 def test_tables_say_what_happened(prepared: Prepared) -> None:
@@ -152,9 +143,7 @@ def test_a_run_without_an_answer_is_drawn_too(
     one = result([waiting("T0", "a", 1.0)])
     report = build_report([Run(one, Promises(), step_time)], Setting("test", 100.0))
     assert "never" in shown_text(report)
-    html = page(replace(report, runs=(replace(report.runs[0], model_only=False),)), [one], {})
-    assert html.count("<svg") == 5
-    assert '<div class="fidelity checked">' in html
+    assert page(report, [one], {}).count("<svg") == 5
 
 
 def test_of_many_tenants_the_busiest_are_shown(
