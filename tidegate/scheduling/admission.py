@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Set
 from math import inf
 
-from tidegate.scheduling.contracts import OnExceed, RateLimit
+from tidegate.scheduling.contracts import OnExceed
 from tidegate.scheduling.engine_time import EnginePace
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
@@ -105,7 +105,9 @@ class Admission:
         return None if seconds is None else Refusal(Outcome.THROTTLED, seconds)
 
     def _limited(self, request: Request, tenant: TenantState, clocks: Clocks) -> Refusal | None:
-        limits = [limit for limit in tenant.rate_limits if _counts(limit, request)]
+        limits = [
+            limit for limit in tenant.rate_limits if limit.counts(request.endpoint, request.model)
+        ]
         if not limits:
             return None
         output_tokens = output_quantile_tokens(
@@ -117,10 +119,3 @@ class Admission:
             self._reservations[request.id] = reserved
             return None
         return Refusal(reserved.outcome, reserved.retry_after_seconds, reserved.limit)
-
-
-def _counts(limit: RateLimit, request: Request) -> bool:
-    """What the host does not tell, counts: an unknown endpoint is no way around a limit."""
-    if limit.endpoints and request.endpoint is not None and request.endpoint not in limit.endpoints:
-        return False
-    return not limit.models or request.model is None or request.model in limit.models

@@ -117,8 +117,9 @@ class EnginePace:
 
     def observe(self, work: StepWork, seconds: float, decode_tokens: int) -> None:
         """A step ended; ``decode_tokens``: those of ``work.tokens`` that decodes computed."""
+        before = self.fit.observed
         self.fit.observe(work, seconds)
-        if not work.decode_rows or seconds <= 0:
+        if self.fit.observed == before or not work.decode_rows:
             return
         alone = self.fit.seconds(decode_tokens, work.kv_tokens_read, decode_rows=work.decode_rows)
         gain = 1.0 if not self.step_seconds else 1 / PACE_STEPS

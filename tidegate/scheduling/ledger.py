@@ -20,13 +20,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidegate.scheduling.contracts import FairnessUnit
-from tidegate.scheduling.engine_time import EnginePace, RequestStep, split
+from tidegate.scheduling.engine_time import EnginePace, RequestStep
 from tidegate.scheduling.job import Job
 from tidegate.scheduling.pricing import engine_ms, expected_output_tokens
 from tidegate.scheduling.request import Usage
 from tidegate.scheduling.selection import Selection
 from tidegate.scheduling.state import TierState
-from tidegate.scheduling.step_time_fit import StepWork
 
 _REQUESTS = FairnessUnit.REQUESTS
 _TOKENS = FairnessUnit.TOKENS
@@ -86,13 +85,7 @@ class Ledger:
     ) -> None:
         """Book a step of the engine: its time, split over those that were in it."""
         assert self._pace is not None
-        work, decode_tokens = StepWork(), 0
-        for row in rows:
-            work = work.plus(row.work).plus(row.recomputed)
-            if row.work.decode_rows:
-                decode_tokens += row.work.tokens
-        self._pace.observe(work, seconds, decode_tokens)
-        charges = split(self._pace.fit, seconds, rows)
+        charges = self._pace.observe_rows(rows, seconds)
         self._tiers.served += 1e3 * seconds
         for request_id, used_seconds in charges.by_request.items():
             if (job := jobs.get(request_id)) is not None and not job.waiting:

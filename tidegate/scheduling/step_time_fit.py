@@ -42,6 +42,8 @@ NOISE = 0.1
 DRIFT = 1e-6
 """Variance that a coefficient's random walk gains with each step, relative to its prior."""
 CLIP = 4.0
+MEASURABLE = (1e-6, 1e6)
+"""Seconds that a step may take; a clock that did not move is no measurement."""
 LEAST = 1e-4
 """Smallest coefficient, relative to its prior."""
 
@@ -122,8 +124,8 @@ class StepTimeFit:
         return self.seconds(tokens, kv_tokens, pairs, rows, encoder_tokens) - self.coefficients[0]
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        """A step of this work took so long; ``seconds`` not above 0: not a measurement."""
-        if seconds <= 0:
+        """A step of this work took so long; outside of ``MEASURABLE``: not a measurement."""
+        if not MEASURABLE[0] <= seconds <= MEASURABLE[1]:
             return
         amounts = [1.0, *work]
         clamped: set[int] = set()

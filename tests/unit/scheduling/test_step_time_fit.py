@@ -120,7 +120,7 @@ def test_what_is_not_seen_for_long_keeps_its_value() -> None:
 
 def test_a_step_without_duration_is_no_measurement() -> None:
     fit = StepTimeFit()
-    for seconds in (0.0, -1.0):
+    for seconds in (0.0, -1.0, 1e-300, 1e300, float("inf"), float("nan")):
         fit.observe(decode_work(100), seconds)
     assert (fit.observed, fit.coefficients) == (0, list(PRIOR_SECONDS))
 
