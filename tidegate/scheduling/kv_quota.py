@@ -57,9 +57,8 @@ class KvQuota:
         self._claims = list(claims)
         self._projected: list[int] = []
         for tier in running:
-            for one in tier:
-                if not one.projected_blocks or one.projected_blocks < one.blocks:
-                    project(one, block_size)
+            for one in [one for one in tier if one.projected_blocks < one.blocks]:
+                project(one, block_size)
             self._projected.append(sum([one.projected_blocks for one in tier]))
         self.held_by_tier = [sum([one.blocks for one in tier]) for tier in running]
         sums = [self._sum(self.held_by_tier, pool) for pool in range(len(policy.pools))]
@@ -69,10 +68,7 @@ class KvQuota:
         self._entries: dict[tuple[int, ...], list[int]] = {}
 
     def _sum(self, by_tier: Sequence[int], pool: int) -> int:
-        tiers = self._policy.tiers
-        return sum(
-            [blocks for blocks, tier in zip(by_tier, tiers, strict=True) if tier.pool == pool]
-        )
+        return sum([by_tier[tier] for tier in self._policy.pools[pool].tiers])
 
     def is_own(self, request: PlanRequest) -> bool:
         """Whether it fits into the nominal blocks of its pool, lower tiers there that yield not
@@ -82,12 +78,14 @@ class KvQuota:
 
     def fits(self, request: PlanRequest) -> bool:
         """Whether it fits with what its pool may borrow. One that is too large for that enters when
-        its pool holds nothing and nobody else asks."""
+        its pool holds nothing and nobody else asks, or nothing runs at all."""
         pool = self._policy.tiers[request.tier].pool
         if self._fits(request, self.limit(pool)):
             return True
-        others = (claim for other, claim in enumerate(self._claims) if other != pool)
-        return self._sum(self._projected, pool) == 0 and not any(others)
+        if self._sum(self._projected, pool):
+            return False
+        others = [claim for other, claim in enumerate(self._claims) if other != pool]
+        return not any(others) or not any(self._projected)
 
     def limit(self, pool: int) -> int:
         """Blocks that a pool may use now: nominal and borrowed."""
@@ -131,9 +129,11 @@ class KvQuota:
         tiers = self._policy.tiers
         own = tiers[index]
         return tuple(
-            other
-            for other, tier in enumerate(tiers)
-            if tier.pool == own.pool and (not tier.evictable or tier.priority >= own.priority)
+            [
+                other
+                for other in self._policy.pools[own.pool].tiers
+                if not tiers[other].evictable or tiers[other].priority >= own.priority
+            ]
         )
 
     def admit(self, request: PlanRequest, new_blocks: int) -> None:

@@ -43,7 +43,7 @@ class PlanRequest:
     """One engine sequence, from its arrival at the engine to its end.
 
     The host sets the first group once, and keeps the second true at every call of ``plan``; the
-    third belongs to the planner.
+    last one belongs to the planner.
     """
 
     id: str
@@ -79,8 +79,6 @@ class PlanRequest:
 
     projected_blocks: int = field(default=0, init=False)
     """Blocks at its expected end; 0: not computed yet."""
-    paused_steps: int = field(default=0, init=False)
-    """Steps in a row in which it was paused."""
 
     def __post_init__(self) -> None:
         if not self.total_tokens:

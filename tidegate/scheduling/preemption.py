@@ -119,29 +119,31 @@ def choose_victims(
     victims: list[PlanRequest] = []
     for index in range(len(policy.tiers) - 1, -1, -1):
         tier = policy.tiers[index]
-        if not tier.evictable or tier.priority >= priority:
-            continue
         group = excess.group_of[index]
-        candidates = [
-            one
-            for one in running[index]
-            if one.preemptions < tier.max_preemptions and one.id not in spared
-        ]
-        while candidates and left > 0 and excess_left[group] > 0:
-            own = _most_over_served(candidates, running[index], victims, frees)
+        if not tier.evictable or tier.priority >= priority or excess_left[group] <= 0:
+            continue
+        tenants, holds = _by_tenant(running[index], by_blocks=need.blocks > 0)
+        while tenants and left > 0 and excess_left[group] > 0:
+            worst = max(tenants, key=lambda tenant: (holds[tenant], tenant))
+            own = [
+                one
+                for one in tenants[worst]
+                if one.preemptions < tier.max_preemptions and one.id not in spared
+            ]
             chosen = least_recompute(own, left, frees, block_size)
             if chosen is None:
                 chosen = least_recompute(own, 1, frees, block_size)
             if chosen is None:
-                candidates = [one for one in candidates if one not in own]
+                del tenants[worst]
                 continue
             for one in chosen:
                 if excess_left[group] <= 0:
                     break
                 victims.append(one)
-                candidates.remove(one)
+                tenants[worst].remove(one)
                 left -= frees(one)
                 excess_left[group] -= frees(one)
+                holds[worst] -= frees(one) / one.weight
         if left <= 0:
             return victims
     return None
@@ -151,19 +153,19 @@ def _one(_: PlanRequest) -> int:
     return 1
 
 
-def _most_over_served(
-    candidates: Sequence[PlanRequest],
-    running: Sequence[PlanRequest],
-    gone: Sequence[PlanRequest],
-    frees: Callable[[PlanRequest], int],
-) -> list[PlanRequest]:
-    """The candidates of the tenant that holds most for its weight; ties: the last by name."""
+def _by_tenant(
+    running: Sequence[PlanRequest], *, by_blocks: bool
+) -> tuple[dict[str, list[PlanRequest]], dict[str, float]]:
+    """The requests of each tenant, and the blocks or seats it holds for its weight."""
+    tenants: dict[str, list[PlanRequest]] = {}
     holds: dict[str, float] = {}
     for one in running:
-        holds[one.tenant] = holds.get(one.tenant, 0.0) + frees(one) / one.weight
-    for one in gone:
-        if one.tenant in holds:
-            holds[one.tenant] -= frees(one) / one.weight
-    tenants = {one.tenant for one in candidates}
-    worst = max(tenants, key=lambda tenant: (holds[tenant], tenant))
-    return [one for one in candidates if one.tenant == worst]
+        tenant = one.tenant
+        held = (one.blocks - one.shared_blocks if by_blocks else 1) / one.weight
+        if tenant in holds:
+            tenants[tenant].append(one)
+            holds[tenant] += held
+        else:
+            tenants[tenant] = [one]
+            holds[tenant] = held
+    return tenants, holds

@@ -13,7 +13,8 @@ again. Before each step, from counters alone:
 5. ``cache_share``: whose blocks are given up blank.
 
 Bounds: O(running + looked at) and deterministic: the same states give the same plans. A decode is
-paused at most ``max_paused_steps`` steps in a row, then runs at least one.
+paused at most ``max_paused_steps`` steps in a row, then runs at least one: under an endless stream
+of protected prompts it keeps 1 / (``max_paused_steps`` + 1) of its pace.
 
 Invariants: tokens granted and decodes fit the step; blocks and seats given fit the engine; a victim
 is neither granted anything nor let in; unless nobody can, somebody computes.
@@ -21,6 +22,7 @@ is neither granted anything nor let in; unless nobody can, somebody computes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tidegate.scheduling.cache_share import blank_runs_short, pools_to_unhash
@@ -54,13 +56,18 @@ __all__ = [
 ]
 
 
+_AMPLE_TIMES = 8
+"""With so many times the blocks free that all decodes could take, nobody counts them one by one."""
+
+
 class StepPlanner:
     """Plans the steps of one engine. Not thread-safe; single caller."""
 
     def __init__(self, policy: StepPolicy) -> None:
         self._policy = policy
         self._shares = PrefillShares(policy)
-        self._paused: list[PlanRequest] = []
+        self._paused_steps = [0] * len(policy.tiers)
+        """In a row, until now."""
         self._pool_seen = [-policy.cache_hold_seconds] * len(policy.pools)
         """When a request of the pool was last there."""
 
@@ -73,19 +80,14 @@ class StepPlanner:
         """What the step does that begins now."""
         policy = self._policy
         plan = StepPlan()
-        running: list[list[PlanRequest]] = [[] for _ in policy.tiers]
+        decoding: list[list[PlanRequest]] = [[] for _ in policy.tiers]
+        prefilling: list[list[PlanRequest]] = [[] for _ in policy.tiers]
         for one in state.running:
-            running[one.tier].append(one)
-        decoding = [
-            [one for one in those if one.total_tokens - one.computed_tokens <= 1]
-            for those in running
-        ]
-        prefilling = [
-            [one for one in those if one.total_tokens - one.computed_tokens > 1]
-            if len(decodes) < len(those)
-            else []
-            for those, decodes in zip(running, decoding, strict=True)
-        ]
+            if one.total_tokens - one.computed_tokens > 1:
+                prefilling[one.tier].append(one)
+            else:
+                decoding[one.tier].append(one)
+        running = [[*both[0], *both[1]] for both in zip(prefilling, decoding, strict=True)]
         lines = [
             PrefillLine(those, past_backoff(waiting, state.now, plan.vetoed))
             for those, waiting in zip(prefilling, state.waiting, strict=True)
@@ -129,6 +131,12 @@ class StepPlanner:
     ) -> None:
         """Blocks for those that decode into the next one, first of all."""
         size = self._policy.engine.block_size
+        most = sum(
+            [len(those) + sum([one.decode_tokens for one in those]) // size for those in decoding]
+        )
+        if most * _AMPLE_TIMES <= admission.free_blocks:
+            admission.free_blocks -= most
+            return
         growing = [
             one
             for those in decoding
@@ -153,30 +161,18 @@ class StepPlanner:
         decoding: Sequence[Sequence[PlanRequest]],
         granted: Sequence[int],
     ) -> None:
+        """Decodes of lower tiers, while a protected prompt is computed."""
         tiers, most = self._policy.tiers, self._policy.max_paused_steps
-        before, self._paused = self._paused, []
-        first = next(
-            (
-                tier
-                for tier, tokens in zip(tiers, granted, strict=True)
-                if tokens and tier.protected
-            ),
-            None,
-        )
-        if first is not None:
-            for tier, those in zip(tiers, decoding, strict=True):
-                if tier.evictable and tier.priority < first.priority and not tier.paces_tokens:
-                    self._paused += [
-                        one
-                        for one in those
-                        if one.paused_steps < most and one.id not in plan.preempted_for
-                    ]
-        plan.paused = {one.id for one in self._paused}
-        for one in before:
-            if one.id not in plan.paused:
-                one.paused_steps = 0
-        for one in self._paused:
-            one.paused_steps += 1
+        served = [tier for tier, tokens in zip(tiers, granted, strict=True) if tokens]
+        above = next((tier.priority for tier in served if tier.protected), -math.inf)
+        for index, tier in enumerate(tiers):
+            paused = self._paused_steps[index] < most and tier.priority < above
+            if paused and tier.evictable and not tier.paces_tokens and decoding[index]:
+                self._paused_steps[index] += 1
+                plan.paused.update([one.id for one in decoding[index]])
+            else:
+                self._paused_steps[index] = 0
+        plan.paused.difference_update(plan.preempted_for)
 
     def _break_deadlock(
         self, admission: Admission, running: Sequence[Sequence[PlanRequest]]

@@ -28,6 +28,8 @@ class PoolTerms:
     """One KV pool, in blocks."""
 
     name: str
+    tiers: tuple[int, ...]
+    """Indices of those that share it."""
     nominal_blocks: int
     lendable_blocks: int
     borrow_limit_blocks: int
@@ -80,7 +82,7 @@ class StepPolicy:
     watermark_blocks: int
     """Kept free of admissions, for the growth of those that run."""
     max_paused_steps: int = 3
-    """Most steps in a row in which a decode is paused; 0: none ever is."""
+    """Most steps in a row in which the decodes of a tier pause; 0: they never do."""
     step_seconds_cap: float | None = None
     """On the predicted time of a step in which anything decodes, as an InterTokenLatency objective
     of all tiers would; None: those of the tiers alone."""
@@ -102,9 +104,12 @@ projected besides, so it only has to cover one step of those who outgrow their p
 
 def compile_step_policy(policy: Policy, engine: EngineSize) -> StepPolicy:
     """The terms of ``policy`` on an engine of that size."""
+    ordered = sorted(policy.tiers, key=lambda tier: -tier.priority)
+    index_of = {tier.name: index for index, tier in enumerate(ordered)}
     pools = tuple(
         PoolTerms(
             pool.name,
+            tuple(sorted(index_of[tier] for tier in pool.tiers)),
             _part(engine.total_blocks, pool.percent),
             _part(engine.total_blocks, _unless_none(pool.lendable_percent, pool.percent)),
             _part(engine.total_blocks, _unless_none(pool.borrow_limit_percent, 100)),
@@ -112,10 +117,9 @@ def compile_step_policy(policy: Policy, engine: EngineSize) -> StepPolicy:
         for pool in policy.kv_pools
     )
     pool_of = {tier: index for index, pool in enumerate(policy.kv_pools) for tier in pool.tiers}
-    if any(tier.name not in pool_of for tier in policy.tiers):
+    if others := tuple(index for tier, index in index_of.items() if tier not in pool_of):
         rest = engine.total_blocks - sum(pool.nominal_blocks for pool in pools)
-        pools += (PoolTerms("", rest, rest, engine.total_blocks),)
-    ordered = sorted(policy.tiers, key=lambda tier: -tier.priority)
+        pools += (PoolTerms("", others, rest, rest, engine.total_blocks),)
     prefill = policy.prefill
     percent_tokens = _part(engine.max_num_batched_tokens, prefill.budget_percent)
     budget = min(prefill.tokens_per_step or percent_tokens, engine.max_num_batched_tokens)
