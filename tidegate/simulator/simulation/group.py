@@ -1,0 +1,121 @@
+"""One engine and the front before it: what happens to requests between front and engine, by steps.
+
+The engine starts its next step the moment a step ends; what the front does because of that end (a
+dispatch into a seat that came free) takes part one step later, as in production. Network, tokenizer
+and HTTP take no time here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate.simulator.engine_model import Engine, EngineRequest, StepResult
+from tidegate.simulator.simulation.request import SimRequest
+
+PROGRESS_TOKENS = 8
+"""A front is told of output in portions, as the sidecar tells its scheduler."""
+
+Ended = Sequence[tuple[SimRequest, Outcome]]
+
+
+@dataclass(slots=True)
+class StepEvents:
+    """A step as a front sees it: which streams began, went on by a portion, and ended."""
+
+    step: StepResult
+    started: list[SimRequest] = field(default_factory=list)
+    progressed: list[SimRequest] = field(default_factory=list)
+    finished: list[SimRequest] = field(default_factory=list)
+
+
+class Front(Protocol):
+    """What stands before an engine and decides when a request is sent there."""
+
+    def attach(self, group: Group) -> None:
+        """The group that it sends to; once, before anything else."""
+
+    def submit(self, request: SimRequest, now: float) -> Outcome | None:
+        """A request has arrived; not None: it is refused."""
+
+    def stepped(self, events: StepEvents, now: float) -> None:
+        """The engine has ended a step."""
+
+    def tick(self, now: float) -> Ended:
+        """Asked every ``TICK_SECONDS``; returned are queued requests that waited too long."""
+
+    def queued(self) -> dict[str, int]:
+        """Requests that wait here, by tier."""
+
+    def notes(self) -> dict[str, float]:
+        """Figures of its own for the result."""
+
+
+class Group:
+    """An engine, its front, and the requests that the engine has."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        front: Front,
+        gpus: int,
+        drafted_tiers: frozenset[str] | None = None,
+    ) -> None:
+        self.name = name
+        self._drafted_tiers = drafted_tiers
+        self.engine = engine
+        self.front = front
+        self.gpus = gpus
+        self.busy_seconds = 0.0
+        self.requests: dict[str, SimRequest] = {}
+        """Sent to the engine and not ended, by id."""
+        self.on_end: Callable[[EngineRequest, str, str], None] | None = None
+        """Told (sequence, tier, tenant) of each request that ends."""
+        front.attach(self)
+
+    def send(self, request: SimRequest, priority: int, now: float) -> EngineRequest:
+        """Hand a request to the engine."""
+        drafted = self._drafted_tiers is None or request.tier in self._drafted_tiers
+        engine_request = request.to_engine(
+            self.engine.config.block_size, priority, now, None if drafted else 0
+        )
+        request.group = self.name
+        request.dispatched = now
+        self.requests[request.id] = request
+        self.engine.add(engine_request)
+        return engine_request
+
+    def fits(self, request: SimRequest) -> bool:
+        """Whether the engine could ever hold it."""
+        planned = request.planned
+        needed = planned.prompt_tokens + max(planned.output_tokens - 1, 0)
+        return needed <= self.engine.config.kv_capacity_tokens
+
+    def step_ended(self, step: StepResult, now: float) -> list[SimRequest]:
+        """Show a step's tokens to the front; returned are those that completed."""
+        self.busy_seconds += step.duration_seconds
+        events = StepEvents(step)
+        requests = self.requests
+        for sequence in step.sampled:
+            request = requests[sequence.request_id]
+            last = request.last_token
+            if last is None:
+                request.first_token = now
+                events.started.append(request)
+            elif now - last > request.itl_max_seconds:
+                request.itl_max_seconds = now - last
+            request.last_token = now
+            if sequence.output_tokens - request.told_tokens >= PROGRESS_TOKENS:
+                events.progressed.append(request)
+        for sequence in step.finished:
+            request = requests.pop(sequence.request_id)
+            request.finished = now
+            request.outcome = Outcome.COMPLETED
+            if self.on_end is not None:
+                self.on_end(sequence, request.tier, request.tenant)
+            events.finished.append(request)
+        self.front.stepped(events, now)
+        return events.finished

@@ -1,0 +1,207 @@
+"""The plug-in's place: the production step planner as a hook of the engine model.
+
+It keeps one ``PlanRequest`` per sequence that the engine has, brings its counters up to date before
+each step, asks the planner, and translates its plan into the engine's decisions. Which requests are
+the engine's is told by the front at dispatch (in production: signed headers); everything else the
+hook sees for itself, as the plug-in does inside vLLM.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from tidegate.scheduling.contracts import Policy
+from tidegate.scheduling.plan_request import PlanRequest, StepPlan, StepState
+from tidegate.scheduling.step_plan import StepPlanner
+from tidegate.scheduling.step_policy import EngineSize, StepPolicy, compile_step_policy
+from tidegate.simulator.engine_model import (
+    Engine,
+    EngineConfig,
+    EngineRequest,
+    RequestState,
+    StepDecisions,
+    StepTimeModel,
+)
+from tidegate.simulator.engine_model.engine import NULL_BLOCKS
+from tidegate.simulator.simulation.request import SimRequest
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOptions:
+    """Variations for comparison; without them the policy's terms hold as they are."""
+
+    pause: bool = True
+    step_seconds_cap: float | None = None
+    """The prefill budget is what fits into a step of that length, in the place of the percent."""
+
+
+class PluginHook:
+    """One engine's plug-in."""
+
+    def __init__(
+        self, policy: Policy, config: EngineConfig, options: PluginOptions | None = None
+    ) -> None:
+        options = options or PluginOptions()
+        size = EngineSize(
+            total_blocks=config.num_gpu_blocks - NULL_BLOCKS,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
+        self.terms = _varied(compile_step_policy(policy, size), options)
+        self.planner = StepPlanner(self.terms)
+        self.vetoes: Counter[str] = Counter()
+        self._step_time: StepTimeModel = config.step_time
+        self._weights = {tenant.name: tenant.weight for tenant in policy.tenants}
+        self._sequences: dict[str, tuple[PlanRequest, EngineRequest]] = {}
+        self._running: dict[str, PlanRequest] = {}
+        self._waiting: list[list[PlanRequest]] = [[] for _ in self.terms.tiers]
+        self._admitted: list[PlanRequest] = []
+        self._unhash: frozenset[int] = frozenset()
+
+    def arrived(
+        self, request: SimRequest, engine_request: EngineRequest, sequence: int, expected: int
+    ) -> None:
+        """The front sends it now; ``expected``: 90th percentile of its output."""
+        tier = self.terms.tier_index(request.tier)
+        one = PlanRequest(
+            id=request.id,
+            tier=tier,
+            tenant=request.tenant,
+            sequence=sequence,
+            prompt_tokens=request.planned.prompt_tokens,
+            max_output_tokens=request.max_output_tokens,
+            expected_output_tokens=expected,
+            weight=self._weights.get(request.tenant, 1),
+        )
+        engine_request.cache_group = self.terms.tiers[tier].pool
+        self._sequences[request.id] = (one, engine_request)
+        self._waiting[tier].append(one)
+
+    def keeps_cached(self, request: EngineRequest) -> bool:
+        return request.cache_group not in self._unhash
+
+    def plan(self, engine: Engine, now: float) -> StepDecisions:
+        admitted = self._follow(engine, now)
+        lookups = _Lookups(engine, self._sequences)
+        cached = engine.kv.cached_by_group
+        plan = self.planner.plan(
+            StepState(
+                now=now,
+                running=list(self._running.values()),
+                waiting=self._waiting,
+                free_blocks=engine.kv.free_blocks,
+                cached_blocks_by_pool=[cached[pool] for pool in range(len(self.terms.pools))],
+                step_time=self._step_time,
+                lookup=lookups,
+            )
+        )
+        for reason in plan.vetoed.values():
+            self.vetoes[reason.value] += 1
+        return self._decisions(engine, plan, admitted, now)
+
+    def _decisions(
+        self, engine: Engine, plan: StepPlan, admitted: bool, now: float
+    ) -> StepDecisions:
+        self._unhash = plan.unhash_pools
+        self._admitted = plan.admit
+        victims = []
+        for one in plan.preempt:
+            victims.append(self._sequences[one.id][1])
+            del self._running[one.id]
+            self._back(one, now)
+        order = None
+        if admitted:
+            ranked = sorted(self._running.values(), key=lambda one: (one.tier, one.sequence))
+            order = [self._sequences[one.id][1] for one in ranked]
+        return StepDecisions(
+            preempt=victims,
+            order=order,
+            most_tokens=plan.most_tokens(self._running.values()),
+            admit=[self._sequences[one.id][1] for one in plan.admit],
+        )
+
+    def _follow(self, engine: Engine, now: float) -> bool:
+        """Take note of what the last step did; whether anyone took a seat in it."""
+        running = self._running
+        seated = engine.running
+        admitted = False
+        for sequence in seated:
+            one = running.get(sequence.request_id)
+            if one is None:
+                one = self._sequences[sequence.request_id][0]
+                self._waiting[one.tier].remove(one)
+                running[one.id] = one
+                admitted = True
+            one.computed_tokens = sequence.computed_tokens
+            one.output_tokens = outputs = sequence.output_tokens
+            one.total_tokens = one.prompt_tokens + outputs
+            one.blocks = len(sequence.blocks)
+            one.decode_tokens = 1 + sequence.drafted_tokens
+        for one in self._admitted:
+            if self._sequences[one.id][1].state is RequestState.FINISHED and one.id not in running:
+                self._waiting[one.tier].remove(one)
+                del self._sequences[one.id]
+        if len(running) > len(seated):
+            self._drop_those_that_left(now)
+        return admitted
+
+    def _drop_those_that_left(self, now: float) -> None:
+        for one in list(self._running.values()):
+            state = self._sequences[one.id][1].state
+            if state is RequestState.RUNNING:
+                continue
+            del self._running[one.id]
+            if state is RequestState.PREEMPTED:  # for its own growth or another's
+                self._back(one, now)
+            else:
+                del self._sequences[one.id]
+
+    def _back(self, one: PlanRequest, now: float) -> None:
+        """Into waiting, at its own place."""
+        one.computed_tokens = one.blocks = 0
+        insort(self._waiting[one.tier], one, key=lambda each: each.sequence)
+        self.planner.preempted(one, now, sum(map(len, self._waiting)))
+
+    def kv_ratios(self) -> dict[str, float]:
+        """What each tier holds of what it could hold now (its own and its room), 0..1."""
+        terms, held = self.terms, [0] * len(self.terms.tiers)
+        for one in self._running.values():
+            held[one.tier] += one.blocks
+        by_pool = [0] * len(terms.pools)
+        for tier, blocks in zip(terms.tiers, held, strict=True):
+            by_pool[tier.pool] += blocks
+        free = terms.engine.total_blocks - sum(held)
+        ratios: dict[str, float] = {}
+        for tier, blocks in zip(terms.tiers, held, strict=True):
+            pool = terms.pools[tier.pool]
+            owed = pool.nominal_blocks - by_pool[tier.pool]
+            most = owed + pool.borrow_limit_blocks
+            room = max(owed, min(free, most), 0)
+            ratios[tier.name] = blocks / (blocks + room) if blocks + room else 1.0
+        return ratios
+
+
+class _Lookups:
+    """The engine's prefix cache as the planner asks for it."""
+
+    def __init__(
+        self, engine: Engine, sequences: dict[str, tuple[PlanRequest, EngineRequest]]
+    ) -> None:
+        self._engine = engine
+        self._sequences = sequences
+
+    def __call__(self, request: PlanRequest) -> None:
+        block_size = self._engine.config.block_size
+        sequence = self._sequences[request.id][1]
+        hits = self._engine.kv.lookup(sequence.block_hash, (request.total_tokens - 1) // block_size)
+        request.cached_hit_tokens = len(hits) * block_size
+        request.shared_hit_blocks = sum(1 for block in hits if block.holders)
+
+
+def _varied(terms: StepPolicy, options: PluginOptions) -> StepPolicy:
+    if not options.pause:
+        terms = replace(terms, max_paused_steps=0)
+    return replace(terms, step_seconds_cap=options.step_seconds_cap)
