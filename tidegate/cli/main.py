@@ -49,6 +49,12 @@ COMMANDS: dict[str, CommandSource] = {
     "load": CommandSource(
         "tidegate.cli.load", "load", "Send a scenario's requests and report.", "simulator"
     ),
+    "simulate": CommandSource(
+        "tidegate.cli.simulate",
+        "simulate",
+        "What a policy would do, in virtual time.",
+        "simulator,operator",
+    ),
     "demo": CommandSource(
         "tidegate.cli.demo",
         "demo",

@@ -42,7 +42,7 @@ th.name, td.name { text-align: left; } tbody tr:hover { background: var(--band);
 tbody + tbody tr:first-child td { border-top: 1px solid var(--rule); }
 svg { display: block; width: 100%; height: auto; stroke-linejoin: round; color: var(--ink); }
 figure { margin: .5rem 0 1rem; max-width: 1240px; } figure.single { max-width: 820px; }
-.policies { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 780px), 1fr));
+.policies { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 830px), 1fr));
   gap: 1rem; }
 .policy { border: 1px solid var(--rule); border-radius: 6px; padding: .75rem 1rem; min-width: 0; }
 summary { margin: .6rem 0; cursor: pointer; color: var(--soft); }
@@ -149,8 +149,7 @@ def _plots(
         ),
         (plots.service_plot(results), "Tokens computed per second, recomputed ones included."),
         (plots.kv_plot(results, pools), "Blocks of the KV cache that requests hold, by pool."),
-        (plots.queue_plot(results), "Requests that hold no seat in an engine, logarithmic above "
-         "10."),
+        (plots.queue_plot(results), "Requests that hold no seat in an engine."),
     )  # fmt: skip
     kind = ' class="single"' if len(results) == 1 else ""
     for svg, caption in shown:

@@ -28,7 +28,9 @@ _RULE = "#1a1b1c"
 _COLOURS = (
     "#3d85c6", "#e08a1e", "#2f9e6e", "#a371d4", "#d9506a", "#1aa3a3", "#a8763e", "#7d8794",
 )  # fmt: skip
-_CACHED_COLOUR = "#9aa0a6"
+_CACHED_COLOUR = "#9aa0a655"
+"""Seen through: what nobody holds is no use of the cache."""
+_FEW_WAITING = 100
 _COLUMNS = 3
 _PANEL_INCHES = (3.9, 2.7)
 _STYLE: dict[str, Any] = {
@@ -113,15 +115,17 @@ def kv_plot(results: Results, pools: Mapping[str, str]) -> str:
 
 
 def queue_plot(results: Results) -> str:
-    """Requests that wait over time, by tier."""
+    """Requests that wait over time, by tier; logarithmic above 10 where there are many."""
     curves = [series.queued(result) for result in results]
+    many = any(max(curve.y, default=0) > _FEW_WAITING for one in curves for curve in one.values())
 
     def draw(axes: Any, position: int, colours: Mapping[str, str]) -> None:
         for tier, curve in curves[position].items():
             axes.plot(curve.x, curve.y, color=colours[tier])
-        axes.set_yscale("symlog", linthresh=10)
+        if many:
+            axes.set_yscale("symlog", linthresh=10)
+            axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.yaxis.set_minor_locator(NullLocator())
         _time_axis(axes, "requests waiting")
 
     return _panels(results, draw, "Queue by tier")
@@ -141,7 +145,6 @@ def _stacked(
             x,
             [curve.y for curve in drawn.values()],
             colors=[colours[name] for name in drawn],
-            alpha=0.85,
             linewidth=0,
         )
         axes.margins(x=0)

@@ -1,0 +1,208 @@
+"""Manifests to a policy: the operator's judge and compile, on files in the place of an API server.
+
+Theory of operation: objects get what the server would give them (a namespace, a generation, a
+label with its name for each namespace), are checked for fields that it would refuse, and go through
+:mod:`tidegate_operator.judge` and :mod:`tidegate_operator.compile` unchanged. A pool is allowed to
+serve other namespaces, which in a cluster is a setting of the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from tidegate_operator import api
+from tidegate_operator.api.common import parse
+from tidegate_operator.api.conditions import ConditionStatus, ConditionType
+from tidegate_operator.compile import CompiledPool, compile_pool
+from tidegate_operator.judge import Judgement, judge
+from tidegate_operator.shards import Previous
+
+from tidegate.cli.errors import CommandError
+from tidegate.scheduling.contracts import Policy, Task
+
+Json = dict[str, Any]
+Found = Mapping[str, Sequence[tuple[Path, Json]]]
+"""File and object, by kind."""
+
+TIER, TENANT, POOL, NAMESPACE, SECRET = (
+    "TenantTier", "Tenant", "ServingPool", "Namespace", "Secret",
+)  # fmt: skip
+_MODELS: dict[str, type[BaseModel]] = {
+    TIER: api.TenantTier,
+    TENANT: api.Tenant,
+    POOL: api.ServingPool,
+}
+_NAME_LABEL = "kubernetes.io/metadata.name"
+_DEFAULT_NAMESPACE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledManifests:
+    """One pool of the manifests, compiled."""
+
+    policy: Policy
+    digests: Mapping[str, str]
+    gpus: int
+    replicas: int
+    notes: tuple[str, ...]
+
+
+def compile_manifests(found: Found, pool_name: str | None) -> CompiledManifests:
+    """Compile the pool of that name, or the only one that generates."""
+    for kind, model in _MODELS.items():
+        for file, obj in found.get(kind, ()):
+            _complete(file, obj, kind)
+            _check(file, obj, model)
+    for kind in (NAMESPACE, SECRET):
+        for file, obj in found.get(kind, ()):
+            _complete(file, obj, kind)
+    _refuse_twins(found)
+    judgement = _judged(found)
+    pool = _chosen(_pools(found), pool_name)
+    compiled = compile_pool(pool, judgement, Previous(), may_share=True, now_seconds=1.0)
+    faults = [fault.message for fault in compiled.faults]
+    name = f"{pool.metadata.namespace}/{pool.metadata.name}"
+    if compiled.policy is None or compiled.keys is None:
+        raise _wrong(f"ServingPool {name}: {'; '.join(faults) or 'nothing to serve'}")
+    return CompiledManifests(
+        policy=compiled.policy,
+        digests=compiled.keys.keys,
+        gpus=_gpus(pool),
+        replicas=pool.spec.replicas,
+        notes=(
+            *(f"ServingPool {name}: {message}" for message in faults),
+            *_tenant_notes(judgement, compiled),
+        ),
+    )
+
+
+def _complete(file: Path, obj: Json, kind: str) -> None:
+    """What the API server would have added, or refused to add."""
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        raise _wrong(f"{file}: a {kind} without metadata.name")
+    metadata.setdefault("generation", 1)
+    # Unquoted, YAML reads it as a time; the server's answers have it as text.
+    created = metadata.get("creationTimestamp")
+    if isinstance(created, datetime):
+        metadata["creationTimestamp"] = created.isoformat()
+    if kind in (TENANT, POOL, SECRET):
+        metadata.setdefault("namespace", _DEFAULT_NAMESPACE)
+
+
+def _check(file: Path, obj: Json, model: type[BaseModel]) -> None:
+    where = f"{file}: {obj['kind']} {obj['metadata']['name']}"
+    unknown = next(_unknown_fields(model, {"spec": obj.get("spec")}, ""), None)
+    if unknown is not None:
+        raise _wrong(f"{where}: unknown field {unknown}")
+    parsed = parse(model, obj)  # type: ignore[type-var]
+    if isinstance(parsed, list):
+        raise _wrong(f"{where}: {'; '.join(map(str, parsed))}")
+
+
+def _unknown_fields(kind: Any, value: Any, path: str) -> Iterator[str]:
+    """Paths of fields that no model has, as ``kubectl apply`` would refuse them."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            for inner in get_args(kind):
+                yield from _unknown_fields(inner, item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+            for inner in get_args(kind):
+                yield from _unknown_fields(inner, value, path)
+            return
+        fields = {info.alias or name: info for name, info in kind.model_fields.items()}
+        for name, item in value.items():
+            where = f"{path}.{name}".removeprefix(".")
+            if name not in fields:
+                yield where
+            else:
+                yield from _unknown_fields(fields[name].annotation, item, where)
+
+
+def _refuse_twins(found: Found) -> None:
+    seen: dict[tuple[str, str, str], Path] = {}
+    for kind in _MODELS:
+        for file, obj in found.get(kind, ()):
+            metadata = obj["metadata"]
+            key = kind, metadata.get("namespace", ""), metadata["name"]
+            if key in seen:
+                name = "/".join(filter(None, key[1:]))
+                raise _wrong(f"{file}: {kind} {name} stands in {seen[key]} too")
+            seen[key] = file
+
+
+def _judged(found: Found) -> Judgement:
+    labels: dict[str, dict[str, str]] = {
+        obj["metadata"]["namespace"]: {}
+        for kind in (TENANT, POOL)
+        for _, obj in found.get(kind, ())
+    }
+    for _, obj in found.get(NAMESPACE, ()):
+        labels[obj["metadata"]["name"]] = obj["metadata"].get("labels") or {}
+    return judge(
+        [obj for _, obj in found.get(TIER, ())],
+        [obj for _, obj in found.get(TENANT, ())],
+        {name: {_NAME_LABEL: name} | own for name, own in labels.items()},
+        {
+            (obj["metadata"]["namespace"], obj["metadata"]["name"]): obj.get("data") or {}
+            for _, obj in found.get(SECRET, ())
+        },
+    )
+
+
+def _pools(found: Found) -> list[api.ServingPool]:
+    if not any(found.get(kind) for kind in _MODELS):
+        raise _wrong("no TenantTier, Tenant or ServingPool in these files")
+    return [
+        pool
+        for _, obj in found.get(POOL, ())
+        if isinstance(pool := parse(api.ServingPool, obj), api.ServingPool)
+    ]
+
+
+def _chosen(pools: Sequence[api.ServingPool], name: str | None) -> api.ServingPool:
+    names = {f"{pool.metadata.namespace}/{pool.metadata.name}": pool for pool in pools}
+    if name is not None:
+        fitting = [pool for full, pool in names.items() if name in (full, pool.metadata.name)]
+        if len(fitting) == 1:
+            return fitting[0]
+        what = "several pools are called" if fitting else "no ServingPool is called"
+        raise _wrong(f"--pool: {what} {name!r}; there are {', '.join(names) or 'none'}")
+    generating = [pool for pool in pools if pool.spec.model.task is not Task.EMBED]
+    if len(generating) == 1:
+        return generating[0]
+    if generating:
+        raise _wrong(f"--pool: needed, for there are {', '.join(names)}")
+    raise _wrong("no ServingPool that generates text in these files")
+
+
+def _gpus(pool: api.ServingPool) -> int:
+    parallelism = pool.spec.engine.parallelism
+    return (parallelism and parallelism.tensor) or 1
+
+
+def _tenant_notes(judgement: Judgement, compiled: CompiledPool) -> Iterator[str]:
+    """Tenants that are not served, and why: their keys are of no matter here."""
+    served = set(compiled.tenant_names)
+    for name, verdict in judgement.tenants.items():
+        if name in served or verdict.claim is not None:
+            continue
+        said = [
+            finding.message
+            for finding in verdict.findings
+            if finding.status is ConditionStatus.FALSE and finding.type in _OF_A_CLAIM
+        ]
+        yield f"Tenant {name} is not served: {'; '.join(said)}"
+
+
+_OF_A_CLAIM = (ConditionType.ACCEPTED, ConditionType.RESOLVED_REFS)
+
+
+def _wrong(message: str) -> CommandError:
+    return CommandError(message, exit_code=2)

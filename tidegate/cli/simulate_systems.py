@@ -1,0 +1,196 @@
+"""The systems that `tidegate simulate` compares, by name, on the same GPUs.
+
+``static`` stands for engines apart: all ways to serve the tiers on two engines of half the GPUs are
+tried for a part of the time, and the one with the most goodput is run in full. Only an engine whose
+half is known can be split.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidegate.cli.errors import CommandError
+from tidegate.cli.simulate_workload import Load
+from tidegate.scheduling.contracts import Policy
+from tidegate.simulator.engine_model import CALIBRATIONS, Calibration
+from tidegate.simulator.report.build import Promises, Run, Setting, policy_run
+from tidegate.simulator.simulation import node_policy
+from tidegate.simulator.simulation.run import Progress
+from tidegate.simulator.simulation.system import EngineGroup, Scheduling, System, simulate
+
+STATIC = "static"
+SCHEDULING: dict[str, Scheduling] = {
+    "tidegate": Scheduling.TIDEGATE,
+    "sidecar": Scheduling.SIDECAR,
+    "fcfs": Scheduling.FCFS,
+    "priority": Scheduling.PRIORITY,
+    "vtc": Scheduling.VTC,
+    "source-000": Scheduling.SOURCE_000,
+}
+POLICIES = (*SCHEDULING, STATIC)
+_RESERVE = ("tidegate", "sidecar")
+"""Those that keep what a tier reserves."""
+_STOCK = ("fcfs", "priority")
+"""Those with nothing but vLLM."""
+_PROBE = "probe of vLLM"
+_HALVES = {"h100_70b_tp8": "h100_70b_tp4"}
+_TRIAL_SHARE = 0.25
+_TRIAL_SECONDS = 120.0
+_TENSOR = re.compile(r"_tp(\d+)$")
+_DEFAULT_SEQS, _DEFAULT_TOKENS = 256, 8_192
+
+Watch = Callable[[str, float], Progress]
+"""Called with what is simulated and for how long; the progress of it goes to what it returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One engine's model and GPUs."""
+
+    name: str
+    calibration: Calibration
+    gpus: int
+
+    @property
+    def measured(self) -> bool:
+        """By the probe of ``scripts/bench fidelity``, whose mark its sources bear."""
+        return any(source.startswith(_PROBE) for source in self.calibration.sources.values())
+
+
+def hardware(given: str, gpus: int | None) -> Hardware:
+    """A calibration by name, or from a JSON file as ``scripts/bench fidelity`` writes it."""
+    name, calibration = given, CALIBRATIONS.get(given)
+    if calibration is None:
+        path = Path(given)
+        if not path.exists() and not path.suffix:
+            raise CommandError(
+                f"--calibration: {given} is no file, and the built-in ones are "
+                f"{', '.join(CALIBRATIONS)}",
+                exit_code=2,
+            )
+        name, calibration = path.stem, _read(path)
+    tensor = _TENSOR.search(name)
+    return Hardware(name, calibration, gpus or (int(tensor.group(1)) if tensor else 1))
+
+
+def _read(path: Path) -> Calibration:
+    try:
+        return Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise CommandError(f"--calibration: {path}: {error.strerror}", exit_code=2) from None
+    except KeyError as error:
+        raise CommandError(f"--calibration: {path}: lacks {error}", exit_code=2) from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CommandError(f"--calibration: {path}: {error}", exit_code=2) from None
+
+
+def check_policies(names: Sequence[str], engine: Hardware) -> None:
+    """:class:`CommandError` where one is unknown or cannot be built on this engine."""
+    for name in names:
+        if name not in POLICIES:
+            raise CommandError(
+                f"{name!r} is no policy; there are {', '.join(POLICIES)}", exit_code=2
+            )
+    if STATIC in names and engine.name not in _HALVES:
+        raise CommandError(
+            f"static: half of {engine.name} is not known; it is of {', '.join(_HALVES)}",
+            exit_code=2,
+        )
+
+
+def run(name: str, load: Load, engine: Hardware, watch: Watch) -> Run:
+    """Simulate a policy, in full."""
+    system = _best_split(load, engine, watch) if name == STATIC else _whole(name, load, engine)
+    return _run(name, system, load, engine, watch(system.name, load.duration_seconds))
+
+
+def _run(name: str, system: System, load: Load, engine: Hardware, progress: Progress) -> Run:
+    result = simulate(
+        system,
+        load.make(),
+        seed=load.seed,
+        duration_seconds=load.duration_seconds,
+        warmup_seconds=load.warmup_seconds,
+        progress=progress,
+    )
+    promises = Promises.of(load.policy)
+    if name not in _RESERVE:
+        promises = replace(promises, reserved_percent={})
+    first = system.groups[0]
+    return Run(
+        result,
+        promises,
+        first.calibration.step_time,
+        engines=len(system.groups),
+        engine_measured=engine.measured and first.calibration is engine.calibration,
+        stock_engine=name in _STOCK,
+    )
+
+
+def _whole(name: str, load: Load, engine: Hardware) -> System:
+    limits = load.policy.engine
+    group = EngineGroup(
+        name="engine",
+        calibration=engine.calibration,
+        gpus=engine.gpus,
+        policy=_limited(load.policy),
+        scheduling=SCHEDULING[name],
+        max_num_seqs=limits.max_num_seqs or _DEFAULT_SEQS,
+        max_num_batched_tokens=limits.max_num_batched_tokens or _DEFAULT_TOKENS,
+    )
+    return System(name, (group,))
+
+
+def _limited(policy: Policy) -> Policy:
+    """With the limits that the engine runs with, where the policy names none."""
+    limits = policy.engine
+    return replace(
+        policy,
+        engine=replace(
+            limits,
+            max_num_seqs=limits.max_num_seqs or _DEFAULT_SEQS,
+            max_num_batched_tokens=limits.max_num_batched_tokens or _DEFAULT_TOKENS,
+        ),
+    )
+
+
+def _best_split(load: Load, engine: Hardware, watch: Watch) -> System:
+    tiers = load.make().tiers
+    ways = node_policy.splits_in_two(tiers)
+    if not ways:
+        raise CommandError("static: there is only one tier to serve", exit_code=2)
+    systems = [_split(load, engine, way) for way in ways]
+    if len(systems) == 1:
+        return systems[0]
+    measured = load.measured_until - load.warmup_seconds
+    seconds = min(measured, max(_TRIAL_SECONDS, _TRIAL_SHARE * measured))
+    trial = replace(
+        load,
+        measured_until=load.warmup_seconds + seconds,
+        duration_seconds=load.duration_seconds - measured + seconds,
+    )
+    setting = Setting(engine.name, trial.measured_until)
+
+    def goodput(system: System) -> float:
+        progress = watch(f"trying {system.name}", trial.duration_seconds)
+        return policy_run(
+            _run(STATIC, system, trial, engine, progress), setting
+        ).total.goodput_per_second
+
+    return max(systems, key=goodput)
+
+
+def _split(load: Load, engine: Hardware, parts: tuple[tuple[str, ...], ...]) -> System:
+    system = node_policy.split(
+        Scheduling.FCFS,
+        _limited(load.policy),
+        parts,
+        CALIBRATIONS[_HALVES[engine.name]],
+        engine.gpus // 2,
+    )
+    names = " | ".join(group.name for group in system.groups)
+    return replace(system, name=f"{STATIC} {names}")
