@@ -18,7 +18,7 @@ from tidegate.scheduling.tiers import Tiers
 class Selection:
     """The tenants that may dispatch something."""
 
-    __slots__ = ("_arrivals", "in_arrival_order", "ready", "tiers")
+    __slots__ = ("_arrivals", "_places", "in_arrival_order", "ready", "tiers")
 
     def __init__(self) -> None:
         self.tiers: Tiers[TierState] = Tiers()
@@ -27,6 +27,7 @@ class Selection:
         """How many there are."""
         self._arrivals: LazyHeap[TenantState] = LazyHeap()
         """Them by their oldest request, in arrival order only."""
+        self._places = 0
 
     def first(self, closed: Container[str] = ()) -> TenantState | None:
         """The tenant to dispatch of now, of no tier whose name is in ``closed``."""
@@ -102,7 +103,8 @@ class Selection:
         oldest = tenant.queue.next().order
         entry = tenant.arrival_entry
         if entry is not None:
-            if entry[1] == oldest:
+            if entry[0] == oldest:
                 return
             self._arrivals.withdraw(entry)
-        tenant.arrival_entry = self._arrivals.push(0, oldest, tenant)
+        self._places += 1
+        tenant.arrival_entry = self._arrivals.push(oldest, self._places, tenant)

@@ -18,22 +18,47 @@ from hypothesis.stateful import (
 
 from tidegate.scheduling.contracts import (
     POLICY_VERSION,
+    BetweenTiers,
     Fairness,
     FairnessUnit,
+    LimitWindow,
     ModelPolicy,
+    OnExceed,
     Policy,
+    PromptLimit,
     QueueLimits,
+    RateLimit,
     SchedulingMode,
+    SloMetric,
+    SloObjective,
     Stop,
     TenantPolicy,
     TierPolicy,
 )
 from tidegate.scheduling.deficit_round_robin import Account, DeficitRoundRobin, difference_bound
+from tidegate.scheduling.engine_time import RequestStep
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.scheduler import Scheduler
+from tidegate.scheduling.step_time_fit import decode_work, prefill_work
 
 TENANTS = ("a", "b", "c", "d")
 TIERS = ("t0", "t1", "t3")
+
+rate_limits = st.builds(
+    RateLimit,
+    name=st.just("limit"),
+    per=st.sampled_from(LimitWindow),
+    requests=st.integers(1, 5),
+    tokens=st.none() | st.integers(1, 20_000),
+)
+prompt_limits = st.builds(
+    PromptLimit, max_tokens=st.integers(1, 4000), on_exceed=st.sampled_from(OnExceed)
+)
+objectives = st.builds(
+    SloObjective,
+    metric=st.just(SloMetric.TIME_TO_FIRST_TOKEN),
+    target_seconds=st.floats(0.1, 20.0),
+)
 
 policies = st.builds(
     Policy,
@@ -61,6 +86,10 @@ policies = st.builds(
                     max_bytes=st.integers(0, 600),
                     max_wait_seconds=st.floats(0.5, 30.0),
                 ),
+                weight=st.integers(1, 1000),
+                prompt_limit=st.none() | prompt_limits,
+                rate_limits=st.just(()) | st.tuples(rate_limits),
+                slo_objectives=st.just(()) | st.tuples(objectives),
             )
             for name in TIERS
         )
@@ -76,17 +105,20 @@ policies = st.builds(
         unique_by=lambda row: row.name,
     ).map(tuple),
     scheduling_mode=st.sampled_from(SchedulingMode),
+    between_tiers=st.sampled_from(BetweenTiers),
 )
 
 
 class AnyHost(RuleBasedStateMachine):
     """A host that does anything in any order; a model counts along."""
 
-    @initialize(policy=policies)
-    def start(self, policy: Policy) -> None:
+    @initialize(policy=policies, timed=st.booleans())
+    def start(self, policy: Policy, timed: bool) -> None:
         self.now = 0.0
         self.number = 0
-        self.scheduler = Scheduler(policy, self.now)
+        self.timed = timed
+        self.busy_ms = 0.0
+        self.scheduler = Scheduler(policy, self.now, timed)
         self.queued: dict[str, Request] = {}
         self.flying: dict[str, Request] = {}
         self.ended: set[str] = set()
@@ -132,15 +164,19 @@ class AnyHost(RuleBasedStateMachine):
         else:
             self.end(request)
 
-    @rule()
-    def dispatch(self) -> None:
+    @rule(closed=st.just(frozenset()) | st.frozensets(st.sampled_from(TIERS)))
+    def dispatch(self, closed: frozenset[str]) -> None:
         might = self.scheduler.has_work()
-        request = self.scheduler.next(self.now)
+        peeked = self.scheduler.peek(self.now, closed)
+        request = self.scheduler.next(self.now, closed)
+        assert request is peeked
         if request is None:
             # Work conservation: all that wait have just expired or stand behind a limit.
-            assert not self.scheduler.has_work()
+            assert closed or not self.scheduler.has_work()
             return
         assert might
+        row = next(r for r in self.scheduler.policy.tenants if r.name == request.tenant)
+        assert row.tier not in closed
         assert self.queued.pop(request.id) is request
         self.flying[request.id] = request
         assert request.sequence is not None
@@ -153,6 +189,21 @@ class AnyHost(RuleBasedStateMachine):
     def progress(self, data: st.DataObject, tokens: int) -> None:
         id = data.draw(st.sampled_from(sorted(self.flying)))
         self.scheduler.progress(id, tokens, self.now)
+
+    @precondition(lambda self: getattr(self, "timed", False))
+    @rule(data=st.data(), seconds=st.just(0.0) | st.floats(1e-4, 1), cause=st.none() | st.sampled_from(TIERS))
+    def step(self, data: st.DataObject, seconds: float, cause: str | None) -> None:
+        """Some of those in flight, and one that has ended, if there is one."""
+        ids = data.draw(st.sets(st.sampled_from(sorted(self.flying) or ["0"])))
+        rows = [
+            RequestStep(id, decode_work(100) if int(id) % 2 else prefill_work(500, 10))
+            for id in sorted(ids)
+        ]
+        if rows and cause is not None:
+            rows[0] = rows[0]._replace(recomputed=prefill_work(50, 0), caused_by=cause)
+        self.scheduler.step(seconds, rows)
+        if rows:
+            self.busy_ms += 1000 * seconds
 
     @precondition(lambda self: getattr(self, "flying", None))
     @rule(
@@ -216,6 +267,32 @@ class AnyHost(RuleBasedStateMachine):
         free = [row for row in rows if row.queued and row.running < (limits[row.tier] or 10**9)]
         assert scheduler.has_work() == bool(free), "work-conserving"
 
+    @invariant()
+    def the_outlook_agrees_with_a_recount(self) -> None:
+        if not hasattr(self, "scheduler") or not self.scheduler._looks_out:
+            return
+        queued = dict.fromkeys(TIERS, 0.0)
+        active = dict.fromkeys(TIERS, 0)
+        unstarted = 0
+        for job in self.scheduler._jobs.values():
+            if job.waiting:
+                queued[job.tenant.tier.name] += job.expected_cost
+            elif not job.started:
+                unstarted += job.request.prompt_tokens
+        for tenant in self.scheduler._roster.tenants.values():
+            if tenant.policy is not None and tenant.queue.size + tenant.in_flight:
+                active[tenant.tier.name] += tenant.account.weight
+        outlook = self.scheduler._outlook
+        assert outlook._unstarted_tokens == unstarted
+        for name, load in outlook._loads.items():
+            assert load.queued == pytest.approx(queued[name], abs=1e-6)
+            assert load.active_weight == active[name]
+
+    @invariant()
+    def the_tiers_clock_is_the_engines(self) -> None:
+        if hasattr(self, "scheduler") and self.timed:
+            assert self.scheduler._selection.tiers.served == pytest.approx(self.busy_ms)
+
     def teardown(self) -> None:
         """All that is left runs to its end: nothing is stuck."""
         if not hasattr(self, "scheduler"):
@@ -227,6 +304,7 @@ class AnyHost(RuleBasedStateMachine):
         self.scheduler.expire(self.now)
         assert (self.scheduler.queued(), self.scheduler.in_flight()) == (0, 0)
         assert all(row.running == 0 for row in self.scheduler.tenant_snapshots(self.now))
+        assert not self.scheduler._admission.holds_any, "every reservation is settled"
 
 
 TestAnyHost = AnyHost.TestCase

@@ -1,0 +1,198 @@
+"""What a decision of the scheduler costs: time at 10,000 tenants, memory, step plan, simulator.
+
+A decision is submit, next and finish: what one request costs from its arrival to its end, without
+rate limits. The queue is filled first and stays as long as it is; 256 requests are in flight, and
+the one that ends is the oldest of them. Four tiers with reservations, tenants drawn at random,
+every second request with a deadline of its own, weights 1 to 5. Sizes are shuffled by a fixed seed.
+
+Few and many tenants are measured in turn, in the same process, so that a busy machine slows both.
+The garbage collector runs as it does in the sidecar: its passes over what waits show in the longest
+decision and hardly in the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import sys
+import time
+import tracemalloc
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from report import Aim, Figure, benchmark, figure
+from rich.console import Console
+
+from tidegate.scheduling import contracts
+from tidegate.scheduling.request import Request, Usage
+from tidegate.scheduling.scheduler import Scheduler
+
+IN_FLIGHT = 256
+ROUNDS = 4
+_RESERVED_PERCENT = (70, 15, 10, 5)
+_SECONDS_APART = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Decisions of one scheduler, in nanoseconds, rising."""
+
+    nanoseconds: list[int]
+
+    def quantile_us(self, ratio: float) -> float:
+        """In microseconds."""
+        return self.nanoseconds[min(len(self.nanoseconds) - 1, int(ratio * len(self)))] / 1e3
+
+    def __len__(self) -> int:
+        return len(self.nanoseconds)
+
+
+class Host:
+    """One scheduler with a queue of constant length."""
+
+    def __init__(self, tenants: int, queued: int) -> None:
+        self._random = random.Random(1)
+        self._names = [f"namespace/tenant{i}" for i in range(tenants)]
+        self._scheduler = Scheduler(_policy(self._names), 0.0)
+        self._requests = self._generate()
+        self._flying: deque[Request] = deque()
+        self._now = 0.0
+        for request in islice(self._requests, queued + IN_FLIGHT):
+            self._submit(request)
+        for _ in range(IN_FLIGHT):
+            self._flying.append(self._next())
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return self._scheduler.queued()
+
+    def decide(self, count: int) -> Iterator[int]:
+        """So many decisions; the nanoseconds of each."""
+        scheduler, clock = self._scheduler, time.perf_counter_ns
+        for request in list(islice(self._requests, count)):
+            self._now += _SECONDS_APART
+            now, ended = self._now, self._flying.popleft()
+            usage = Usage(ended.prompt_tokens, min(ended.max_output_tokens, 300))
+            started = clock()
+            refusal = scheduler.submit(request, now)
+            dispatched = scheduler.next(now)
+            scheduler.finish(ended.id, usage, now)
+            yield clock() - started
+            if refusal is not None or dispatched is None:
+                raise RuntimeError(f"a decision failed: {refusal}")
+            self._flying.append(dispatched)
+
+    def _submit(self, request: Request) -> None:
+        refusal = self._scheduler.submit(request, self._now)
+        if refusal is not None:
+            raise RuntimeError(f"a request was refused: {refusal}")
+
+    def _next(self) -> Request:
+        request = self._scheduler.next(self._now)
+        if request is None:
+            raise RuntimeError("nothing to dispatch")
+        return request
+
+    def _generate(self) -> Iterator[Request]:
+        number = 0
+        draw = self._random
+        while True:
+            number += 1
+            yield Request(
+                id=f"{number:032x}",
+                tenant=draw.choice(self._names),
+                prompt_tokens=draw.randrange(50, 3_000),
+                max_output_tokens=draw.randrange(16, 1_024),
+                body_bytes=draw.randrange(1_000, 20_000),
+                deadline=self._now + draw.uniform(600, 3_000) if number % 2 else None,
+            )
+
+
+def _policy(names: Sequence[str]) -> contracts.Policy:
+    queue = contracts.QueueLimits(max_requests=1_000_000, max_bytes=2**40, max_wait_seconds=3_600.0)
+    tiers = tuple(
+        contracts.TierPolicy(name=f"t{i}", priority=-i, reserved_percent=percent, queue=queue)
+        for i, percent in enumerate(_RESERVED_PERCENT)
+    )
+    return contracts.Policy(
+        version=contracts.POLICY_VERSION,
+        generation=1,
+        pool="bench/pool",
+        model=contracts.ModelPolicy(name="model"),
+        tiers=tiers,
+        tenants=tuple(
+            contracts.TenantPolicy(name=name, tier=tiers[i % len(tiers)].name, weight=1 + i % 5)
+            for i, name in enumerate(names)
+        ),
+    )
+
+
+def decisions(few: int, many: int, queued: int, count: int) -> tuple[Timed, Timed]:
+    """So many decisions with few and with many tenants, in turn."""
+    hosts = Host(few, queued), Host(many, queued)
+    spent: tuple[list[int], list[int]] = ([], [])
+    for _ in range(ROUNDS):
+        for host, nanoseconds in zip(hosts, spent, strict=True):
+            nanoseconds.extend(host.decide(count // ROUNDS))
+    return Timed(sorted(spent[0])), Timed(sorted(spent[1]))
+
+
+def bytes_per_queued_request(tenants: int, queued: int) -> float:
+    """What each request that waits holds, its own fields, id and numbers included."""
+    host = Host(tenants, 0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for request in islice(host._requests, queued):
+            host._submit(request)
+        return (tracemalloc.get_traced_memory()[0] - before) / queued
+    finally:
+        tracemalloc.stop()
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The benchmark's own."""
+    parser.add_argument("--tenants", type=int, default=10_000, help="the many")
+    parser.add_argument("--queued", type=int, default=100_000, help="requests that wait")
+    parser.add_argument("--decisions", type=int, default=40_000, help="of each")
+
+
+def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
+    """Decisions, memory, step plan, simulator."""
+    shape = f"{arguments.tenants:,} tenants, {arguments.queued:,} queued"
+    few, many = decisions(100, arguments.tenants, arguments.queued, arguments.decisions)
+    middle = many.quantile_us(0.5)
+    console.print(f"{len(many):,} decisions with {shape}", style="dim", highlight=False)
+    figures = [
+        figure(f"a decision, {shape}, median", middle, "us", Aim("<=", 15)),
+        figure(f"a decision, {shape}, p99", many.quantile_us(0.99), "us", Aim("<=", 40)),
+        figure(
+            "the same over 100 tenants with as many queued",
+            middle / few.quantile_us(0.5),
+            "ratio",
+            Aim("<=", 2),
+            f"100 tenants: median {few.quantile_us(0.5):.1f} us, p99 {few.quantile_us(0.99):.1f}",
+        ),
+        figure(
+            f"a decision, {shape}, longest",
+            many.quantile_us(1.0) / 1e3,
+            "ms",
+            why="a pass of the garbage collector over all that waits",
+        ),
+        figure(
+            "memory of a queued request",
+            bytes_per_queued_request(arguments.tenants, arguments.queued),
+            "bytes",
+            Aim("<=", 1_000),
+        ),
+    ]
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(benchmark("scheduler", __doc__ or "", measure, options))
