@@ -18,6 +18,7 @@ from tidegate.scheduling.contracts import BetweenTiers, Policy
 from tidegate.scheduling.engine_time import EnginePace
 from tidegate.scheduling.finish_time import FinishEstimate
 from tidegate.scheduling.job import Job
+from tidegate.scheduling.load_rates import OfferedRate, ServiceRate
 from tidegate.scheduling.pricing import exchange_rate, expected_cost
 from tidegate.scheduling.request import Forecast, Request, Usage
 from tidegate.scheduling.state import TenantState
@@ -27,7 +28,7 @@ from tidegate.scheduling.tenant_averages import (
     expected_tokens_per_step,
     output_quantile_tokens,
 )
-from tidegate.scheduling.waiting_time import OfferedRate, ServiceRate, TierLoad, WaitForecast
+from tidegate.scheduling.waiting_time import TierLoad, WaitForecast
 
 
 class Outlook:

@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.scheduling.waiting_time import (
-    MEMORY_SECONDS,
-    OfferedRate,
-    ServiceRate,
-    TierLoad,
-    WaitForecast,
-    predict,
-)
+from tidegate.scheduling.load_rates import MEMORY_SECONDS, OfferedRate, ServiceRate
+from tidegate.scheduling.waiting_time import Sharer, TierLoad, WaitForecast, predict
 
 RATE = 1000.0
 
@@ -46,8 +40,13 @@ def test_a_quiet_tenant_does_not_wait_for_its_neighbours_backlog() -> None:
 def test_a_tenant_waits_for_its_own_queue_at_its_share() -> None:
     # Two of four parts are its own, and the other two are had by who has enough ...
     assert wait(1000, TierLoad(1, queued=9000, active_weight=4), weight=2) == pytest.approx(2.0)
-    # ... and by who has not, what it has.
+    # ... and by who has not, what it has,
     assert wait(1000, TierLoad(1, queued=1300, active_weight=4), weight=2) == pytest.approx(1.3)
+    # and what it is sent meanwhile: half of the tier's, until its share is full.
+    sent = TierLoad(1, queued=1300, active_weight=4, offered_per_second=400)
+    assert wait(1000, sent, weight=2) == pytest.approx(1.3 / 0.8, rel=0.01)
+    flood = TierLoad(1, queued=1300, active_weight=4, offered_per_second=4000)
+    assert wait(1000, flood, weight=2) == pytest.approx(2.0)
 
 
 def test_it_waits_for_all_that_its_tier_must_yield() -> None:
@@ -65,6 +64,8 @@ def test_it_waits_for_all_that_its_tier_must_yield() -> None:
     # An equal tier takes turns.
     assert wait(500, tier, TierLoad(1, queued=9e9)) == pytest.approx(1.0)
     assert wait(500, tier, TierLoad(1, queued=100)) == pytest.approx(0.6)
+    sent = TierLoad(1, queued=100, offered_per_second=400)
+    assert wait(500, tier, sent) == pytest.approx(0.6 / 0.6, rel=0.01)
 
 
 def test_a_reservation_bounds_the_wait_and_a_limit_prolongs_it() -> None:
@@ -165,14 +166,18 @@ def test_it_is_what_a_fluid_takes_when_nobody_sends_more(
     assert expected <= sum(tier.queued for tier in tiers) / RATE + 1e-9
 
 
+costs = st.floats(0, 1e5)
+sharers = st.builds(Sharer, costs, st.floats(0, 2e3), st.floats(0, 50))
 forecasts = st.builds(
     WaitForecast,
-    st.floats(0, 1e6),
-    st.floats(0, 1e6),
-    st.floats(0, 1e4),
-    st.floats(0, 1e3),
-    st.floats(1, 1e4) | st.just(inf),
-    st.floats(0, 2e4),
+    own=costs,
+    neighbours=sharers,
+    tiers=st.lists(sharers, max_size=3).map(tuple),
+    ahead=costs,
+    arriving_rate=st.floats(0, 2e3),
+    rate=st.floats(0, 1e3),
+    reserved_rate=st.floats(0, 1e3),
+    limit_rate=st.floats(1, 1e3) | st.just(inf),
 )
 
 
