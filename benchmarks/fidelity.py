@@ -4,8 +4,8 @@ Real vLLM serves a tiny model on this machine. A short probe fits the step-time 
 held-out runs (three tiers by vLLM's priority, forced preemption in a small KV cache, chunked
 prefill with a small step), each several times with other requests. The model is given the arrivals
 and the constants and nothing else, and what it says of TTFT by tier, throughput, preemptions and
-recomputed tokens is laid beside what vLLM did. Each error is of the medians over the repetitions,
-on the clock of the engine's own thread, which stands still while another process has its core, and
+recomputed tokens is laid beside what vLLM did. Each error is of all repetitions taken together, on
+the clock of the engine's own thread, which stands still while another process has its core, and
 counts from where the engine's process had the request; errors on the wall's clock, with the API
 process in front, are printed beside. `steps scheduled alike` needs no clock at all.
 
@@ -39,7 +39,7 @@ from fidelity_engine import (
     vllm_python,
 )
 from fidelity_fit import fit_frontend, fit_steps, step_errors_percent
-from fidelity_judge import METRICS, Judged, Metric, Probe, error_of_medians, median_of
+from fidelity_judge import METRICS, Judged, Metric, Probe, error_of, together
 from fidelity_log import Arrival
 from fidelity_model import predict
 from fidelity_workloads import HELD_OUT, HeldOut, probe_stages
@@ -191,9 +191,9 @@ def _error_figures(judged: Sequence[Judged], probe: Probe, console: Console) -> 
     tables: dict[str, dict[tuple[str, float], float]] = {}
     for index, one in enumerate(judged):
         for metric in one.metrics:
-            error = error_of_medians(metric, one.predicted, one.measured)
+            error = error_of(metric, one.predicted, one.measured)
             moved = {
-                key: error_of_medians(metric, predictions[index], one.measured)
+                key: error_of(metric, predictions[index], one.measured)
                 for key, predictions in varied.items()
             }
             name = f"{one.held_out.name}, {metric.name}: error"
@@ -207,8 +207,8 @@ def _error_figures(judged: Sequence[Judged], probe: Probe, console: Console) -> 
 def _why(metric: Metric, one: Judged, moved: dict[tuple[str, float], float]) -> str:
     low, high = (f(metric.read(o) for o in one.measured) for f in (min, max))
     return (
-        f"vLLM {median_of(metric, one.measured):,.0f} ({low:,.0f}..{high:,.0f}), "
-        f"model {median_of(metric, one.predicted):,.0f} {metric.unit}; "
+        f"vLLM {metric.read(together(one.measured)):,.0f} ({low:,.0f}..{high:,.0f} a run), "
+        f"model {metric.read(together(one.predicted)):,.0f} {metric.unit}; "
         f"constants at 0.8 and 1.2: {min(moved.values()):.0f}..{max(moved.values()):.0f}%"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -88,7 +87,7 @@ class Judged:
             for run in self._runs
         ]
         measured = [run.notes.outcome for run in self._runs]
-        return [error_of_medians(metric, predicted, measured) for metric in self.metrics]
+        return [error_of(metric, predicted, measured) for metric in self.metrics]
 
     @property
     def metrics(self) -> list[Metric]:
@@ -138,11 +137,21 @@ class Judged:
         ]  # fmt: skip
 
 
-def error_of_medians(
-    metric: Metric, predicted: Sequence[Outcome], measured: Sequence[Outcome]
-) -> float:
-    return error_percent(median_of(metric, predicted), median_of(metric, measured))
+def error_of(metric: Metric, predicted: Sequence[Outcome], measured: Sequence[Outcome]) -> float:
+    """Percent, of all repetitions taken together."""
+    return error_percent(metric.read(together(predicted)), metric.read(together(measured)))
 
 
-def median_of(metric: Metric, outcomes: Sequence[Outcome]) -> float:
-    return statistics.median(metric.read(outcome) for outcome in outcomes)
+def together(outcomes: Sequence[Outcome]) -> Outcome:
+    """As if the repetitions were one run: percentiles over all requests, counts and times added."""
+    return Outcome(
+        first_token_seconds={
+            f"{name}/{number}": seconds
+            for number, outcome in enumerate(outcomes)
+            for name, seconds in outcome.first_token_seconds.items()
+        },
+        makespan_seconds=sum(outcome.makespan_seconds for outcome in outcomes),
+        generated_tokens=sum(outcome.generated_tokens for outcome in outcomes),
+        preemptions=sum(outcome.preemptions for outcome in outcomes),
+        recomputed_tokens=sum(outcome.recomputed_tokens for outcome in outcomes),
+    )

@@ -144,6 +144,42 @@ H100_70B_TP4 = Calibration(
     },
 )
 
+_FP8_WEIGHTS = "70.6 GB of FP8 weights"
+_FP8_KV_BYTES = "80 layers x 8 KV heads x 128 x 2 (K, V) x 1 byte (FP8, assumed) = 163,840 a token"
+
+H100_70B_FP8_TP2 = Calibration(
+    step_time=StepTimeModel(
+        overhead_seconds=0.003,
+        floor_seconds=0.0147,
+        base_seconds=0.0100,
+        per_token_seconds=8.2e-5,
+        per_kv_token_seconds=3.06e-8,
+        per_pair_seconds=2.8e-9,
+    ),
+    kv_capacity_tokens=410_000,
+    sources={
+        "overhead_seconds": _OVERHEAD,
+        "floor_seconds": (
+            f"{_FP8_WEIGHTS} / 2 GPUs / (3.35 TB/s x 0.8) + 160 all-reduces of 9 us (assumed); "
+            "NVIDIA H100 SXM sheet, 2026-11"
+        ),
+        "base_seconds": "0.68 of the floor, as in the measured line of 8 GPUs",
+        "per_token_seconds": (
+            "2 x 70.6 GFLOP / 2 GPUs / (1,979 TFLOP/s FP8 x 0.43, the part of 989 that the line of "
+            "8 GPUs reaches in bf16); NVIDIA H100 SXM sheet, 2026-11"
+        ),
+        "per_row_seconds": _BY_TOKENS,
+        "prefill_seconds": _NO_GRAPHS,
+        "per_kv_token_seconds": f"{_FP8_KV_BYTES} / 2 GPUs / (3.35 TB/s x 0.8)",
+        "per_pair_seconds": "2.62 MFLOP a pair / 2 GPUs / (989 TFLOP/s x 0.47)",
+        "kv_capacity_tokens": (
+            f"(2 x 80 GB x 0.9 - {_FP8_WEIGHTS} - 3 GB a GPU) / ({_FP8_KV_BYTES})"
+        ),
+    },
+)
+"""Not measured by anyone: hardware figures and the efficiency of the line of 8 GPUs.
+``scripts/bench fidelity`` lays it beside the throughput that NVIDIA publishes for that machine."""
+
 TEST = Calibration(
     step_time=StepTimeModel(
         overhead_seconds=0.0005,
@@ -158,6 +194,7 @@ TEST = Calibration(
 CALIBRATIONS: dict[str, Calibration] = {
     "h100_70b_tp8": H100_70B_TP8,
     "h100_70b_tp4": H100_70B_TP4,
+    "h100_70b_fp8_tp2": H100_70B_FP8_TP2,
     "test": TEST,
 }
 
