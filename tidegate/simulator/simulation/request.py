@@ -54,7 +54,7 @@ class SimRequest:
             prompt_block_hashes=block_hashes(
                 planned.prefix, planned.prompt_tokens, block_size, salt
             ),
-            content_key=hash((salt, -1 - planned.index)) or 1,
+            content_key=hash((salt, 0, planned.index)) or 1,  # hash(-1) == hash(-2)
             traffic=self.client.kind,
             most_drafted_tokens=most_drafted_tokens,
         )
