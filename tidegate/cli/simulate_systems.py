@@ -34,7 +34,7 @@ SCHEDULING: dict[str, Scheduling] = {
 POLICIES = (*SCHEDULING, STATIC)
 _RESERVE = ("tidegate", "sidecar")
 """Those that keep what a tier reserves."""
-_STOCK = ("fcfs", "priority")
+_STOCK = ("fcfs", "priority", STATIC)
 """Those with nothing but vLLM."""
 _PROBE = "probe of vLLM"
 _HALVES = {"h100_70b_tp8": "h100_70b_tp4"}
