@@ -13,26 +13,11 @@ No state is kept, so a restarted operator, or a second one, finds the same answe
 from __future__ import annotations
 
 import json
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from tidegate_operator.kube import FIELD_MANAGER, Json
+from tidegate_operator.quantity import amount
 
-_UNITS = {
-    "m": Decimal("0.001"),
-    "k": Decimal(10**3),
-    "M": Decimal(10**6),
-    "G": Decimal(10**9),
-    "T": Decimal(10**12),
-    "P": Decimal(10**15),
-    "E": Decimal(10**18),
-    "Ki": Decimal(2**10),
-    "Mi": Decimal(2**20),
-    "Gi": Decimal(2**30),
-    "Ti": Decimal(2**40),
-    "Pi": Decimal(2**50),
-    "Ei": Decimal(2**60),
-}
 _IDENTITY = ("apiVersion", "kind")
 
 
@@ -117,17 +102,4 @@ def _equal(desired: Any, live: Any) -> bool:
         return all(key in live and _equal(value, live[key]) for key, value in desired.items())
     if isinstance(desired, list) and isinstance(live, list):
         return len(desired) == len(live) and all(map(_equal, desired, live))
-    return bool(desired == live) or _amount(desired) == _amount(live) is not None
-
-
-def _amount(value: Any) -> Decimal | None:
-    """The number that a Kubernetes quantity stands for; None where it is none."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        return None
-    text = str(value)
-    digits = text.rstrip("mkMGTPEi")
-    unit = text[len(digits) :]
-    try:
-        return Decimal(digits) * (_UNITS[unit] if unit else 1)
-    except (InvalidOperation, KeyError):
-        return None
+    return bool(desired == live) or amount(desired) == amount(live) is not None

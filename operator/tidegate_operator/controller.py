@@ -21,9 +21,11 @@ from typing import Self
 import aiohttp
 
 from tidegate_operator import names
+from tidegate_operator.api.conditions import Reason
 from tidegate_operator.figures import pool_status
 from tidegate_operator.judge import Judgement
 from tidegate_operator.kube import (
+    NETWORK_POLICY,
     POD_DISRUPTION_BUDGET,
     SECRET,
     SERVICE,
@@ -60,8 +62,19 @@ FIRST_LOOK_SECONDS = 60.0
 JUDGING: Key = ("", "")
 JUDGING_BACK_OFF_SECONDS = 2.0
 """At most: what is revoked waits for it, in all pools."""
-CHILDREN = (STATEFUL_SET, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET, SECRET)
-"""Kinds of children whose events bring their pool to be looked at."""
+CHILDREN = (
+    STATEFUL_SET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    NETWORK_POLICY,
+    POD_DISRUPTION_BUDGET,
+    SECRET,
+)
+"""Kinds of children whose events bring their pool to be looked at. PodMonitors are not watched, as
+a cluster may lack the kind: what is wrong with one is put right at the next resync."""
+REFUSALS = (Reason.APPLY_FAILED, Reason.POD_REFUSED)
+"""What the API server refused is tried again, but at the pace of the back-off: what was missing may
+have come, and no event tells."""
 
 
 class Controller:
@@ -205,8 +218,7 @@ class Controller:
             else:
                 self._metrics.reconciles.labels("ok").inc()
                 state = self._pools[key].state if key in self._pools else None
-                if state and any(f.reason == "ApplyFailed" for f in state.faults):
-                    # Refused objects are tried again, but at the pace of the back-off.
+                if state and any(fault.reason in REFUSALS for fault in state.faults):
                     self._queue.failed(key)
                 else:
                     self._queue.done(key)

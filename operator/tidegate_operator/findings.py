@@ -42,6 +42,11 @@ def verdicts(faults: Sequence[Fault], accepted: str, resolved: str) -> tuple[Fin
     )
 
 
+def with_faults(findings: Sequence[Finding], faults: Sequence[Fault]) -> tuple[Finding, ...]:
+    """The findings as they are with all of these faults."""
+    return tuple(_verdict(f.type, faults, f.reason, f.message, f.status) for f in findings)
+
+
 def joined(messages: Iterable[str]) -> str:
     """The messages as one, cut at the limit with the number of those left out."""
     kept: list[str] = []
@@ -55,9 +60,15 @@ def joined(messages: Iterable[str]) -> str:
     return f"{text}; and {left_out} more" if left_out else text
 
 
-def _verdict(kind: ConditionType, faults: Sequence[Fault], good: Reason, text: str) -> Finding:
+def _verdict(
+    kind: ConditionType,
+    faults: Sequence[Fault],
+    good: Reason,
+    text: str,
+    status: ConditionStatus = ConditionStatus.TRUE,
+) -> Finding:
     mine = [fault for fault in faults if fault.type is kind]
     if not mine:
-        return Finding(kind, ConditionStatus.TRUE, good, text)
+        return Finding(kind, status, good, text)
     message = joined(fault.message for fault in mine)
     return Finding(kind, ConditionStatus.FALSE, mine[0].reason, message)

@@ -16,6 +16,7 @@ Not found is an answer, not an error, for reads and deletes.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -30,15 +31,23 @@ from kubernetes.aio.dynamic.resource import Resource
 
 from tidegate_operator import __version__
 
+log = logging.getLogger(__name__)
+
 Json = dict[str, Any]
 
 FIELD_MANAGER = "tidegate-operator"
 REQUEST_TIMEOUT_SECONDS = 10.0
 LIST_TIMEOUT_SECONDS = 30.0
+_CANNOT_TELL = ("exceeded quota", "does not support dry run", "cannot create resource")
+"""In refusals of a dry run that say nothing about the pod: a full quota, a webhook with side
+effects, an operator without the right."""
 
 
 class KubeError(Exception):
     """A request to the API server that failed."""
+
+    message = ""
+    """What the server said, without the request."""
 
 
 class Unavailable(KubeError):
@@ -86,6 +95,9 @@ SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 POD = Kind("", "v1", "pods", "Pod")
 STATEFUL_SET = Kind("apps", "v1", "statefulsets", "StatefulSet")
 POD_DISRUPTION_BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+POD_MONITOR = Kind("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor")
+"""Of the Prometheus operator; not every cluster has it."""
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 KINDS: Mapping[str, Kind] = {
@@ -101,6 +113,8 @@ KINDS: Mapping[str, Kind] = {
         POD,
         STATEFUL_SET,
         POD_DISRUPTION_BUDGET,
+        NETWORK_POLICY,
+        POD_MONITOR,
         LEASE,
     )
 }
@@ -222,6 +236,39 @@ class Kube:
             manager=True,
         )
 
+    async def serves(self, kind: Kind) -> bool:
+        """Whether the API server has this kind; by discovery, which everyone may read."""
+        try:
+            found = await self._send("get", f"/apis/{kind.group}/{kind.version}")
+        except (NotFound, Forbidden):
+            return False
+        return any(resource["name"] == kind.plural for resource in found["resources"])
+
+    async def refusal(self, pod: Json) -> str | None:
+        """Why the API server would refuse this pod, fields that it does not know included; None:
+        it would take it, or cannot tell.
+
+        A dry run goes through all admission and stores nothing. What depends on what runs just now
+        (a quota that the present pods use up) is no fault of the pod.
+        """
+        namespace = pod["metadata"]["namespace"]
+        try:
+            await self._send(
+                "post",
+                self._resources[POD].path(namespace=namespace),
+                {"apiVersion": POD.api_version, "kind": POD.name, **pod},
+                dry_run="All",
+                query_params=[("fieldValidation", "Strict")],
+            )
+        except (Invalid, Forbidden) as error:
+            if any(told in str(error) for told in _CANNOT_TELL):
+                log.info("a pod could not be checked: %s", error)
+                return None
+            return error.message
+        except Conflict:  # by chance somebody's pod has its name
+            return None
+        return None
+
     async def patch_status(self, kind: Kind, owner: Json, status: Json) -> Json | None:
         """Merge ``status`` into the status of ``owner``; None where that object is gone.
 
@@ -268,17 +315,34 @@ class Kube:
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> Json:
         path = self._resources[kind].path(name=name, namespace=namespace)
+        return await self._send(
+            method,
+            f"{path}/{subresource}" if subresource else path,
+            body,
+            content_type=content_type,
+            label_selector=label_selector,
+            force_conflicts=force_conflicts,
+            field_manager=FIELD_MANAGER if manager else None,
+            timeout_seconds=timeout_seconds,
+        )
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        **parameters: Any,
+    ) -> Json:
         try:
             response = await self._dynamic.request(
                 method,
-                f"{path}/{subresource}" if subresource else path,
+                path,
                 body=body,
                 serialize=False,
-                content_type=content_type,
-                label_selector=label_selector,
-                force_conflicts=force_conflicts,
-                field_manager=FIELD_MANAGER if manager else None,
                 _request_timeout=timeout_seconds,
+                **parameters,
             )
             return cast(Json, json.loads(await response.read()))
         except ApiException as error:
@@ -296,13 +360,19 @@ def _translated(error: Any, request: str) -> KubeError:
     except (TypeError, ValueError, KeyError):
         message = str(error.reason or "no message")
     text = f"{request}: {status} {message}"
+    made = _error_class(status, message)(text)
+    made.message = message
+    return made
+
+
+def _error_class(status: int, message: str) -> type[KubeError]:
     if status == 404:
-        return NotFound(text)
+        return NotFound
     if status == 409:
-        return Conflict(text)
+        return Conflict
     if status in (401, 403):
-        return Forbidden(text)
+        return Forbidden
     # An unknown field in a server-side apply of a built-in kind is answered with 500.
     if status in (400, 413, 415, 422) or "typed patch object" in message:
-        return Invalid(text)
-    return Unavailable(text)
+        return Invalid
+    return Unavailable

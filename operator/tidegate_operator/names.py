@@ -14,6 +14,8 @@ API_KEYS_LABEL = "tidegate.io/api-keys"
 """On Secrets that hold tenants' API keys; only those are listed and watched."""
 SIDECAR_IMAGE_ANNOTATION = "tidegate.io/sidecar-image"
 """On the StatefulSet: the sidecar image in use, which an upgrade of the operator keeps."""
+POD_TEMPLATE_ANNOTATION = "tidegate.io/pod-template"
+"""On the StatefulSet: the pod template in force, and of which spec; taking it away renders anew."""
 
 ENGINE = "engine"
 POLICY = "policy"

@@ -96,7 +96,7 @@ def readiness(
     broken = [f"pod {pod.name}: {pod.fault}" for pod in living if pod.fault]
     waits = [f"pod {pod.name}: {pod.waiting}" for pod in living if pod.waiting]
     count = f"{ready} of {desired} pods serve"
-    progressing = _progressing(desired, living, ready, rolling, broken, waits)
+    progressing = _progressing(desired, living, ready, rolling, broken, waits, faults)
     return (
         progressing,
         _available(desired, ready, count),
@@ -135,8 +135,12 @@ def _progressing(
     rolling: Rollout,
     broken: Sequence[str],
     waits: Sequence[str],
+    faults: Sequence[Fault],
 ) -> Finding:
     kind = ConditionType.PROGRESSING
+    if stuck := [fault for fault in faults if fault.type is kind]:
+        text = joined(fault.message for fault in stuck)
+        return Finding(kind, ConditionStatus.FALSE, stuck[0].reason, text)
     if broken:
         return Finding(kind, ConditionStatus.FALSE, Reason.PODS_FAILING, joined(broken))
     detail = f"; {joined(waits)}" if waits else ""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import logging
 import secrets as tokens
 import time
@@ -27,9 +28,11 @@ from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import PoolIdentity, ServingPool
 from tidegate_operator.apply import in_sync
 from tidegate_operator.compile import CompiledPool, compile_pool, withdraw
-from tidegate_operator.findings import Fault, Finding, joined
+from tidegate_operator.findings import Fault, Finding, joined, with_faults
 from tidegate_operator.kube import (
+    NETWORK_POLICY,
     POD_DISRUPTION_BUDGET,
+    POD_MONITOR,
     SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -40,10 +43,17 @@ from tidegate_operator.kube import (
     Json,
     Kind,
     Kube,
+    NotFound,
 )
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.render import admin_token_secret, policy_secrets, render_children
 from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
+from tidegate_operator.rollout_plan import (
+    RolloutPlan,
+    cold_digest,
+    plan_rollout,
+    running_sidecar_image,
+)
 from tidegate_operator.settings import Settings
 from tidegate_operator.shards import read
 from tidegate_operator.sidecars import Delivery
@@ -70,6 +80,8 @@ class PoolState:
     service: Json | None = None
     delivery: Delivery | None = None
     sidecar_image: str = ""
+    outdated: bool = False
+    """Its pods are as an earlier version of the operator rendered them."""
     faults: tuple[Fault, ...] = ()
     """Of the spec, and of applying it."""
     findings: tuple[Finding, ...] = ()
@@ -108,7 +120,8 @@ class Reconciler:
         if not isinstance(pool, ServingPool):
             fault = Fault(ConditionType.ACCEPTED, Reason.INVALID, joined(map(str, pool)))
             return await self._withdraw(key, obj, fault, seen_generation)
-        return await self._apply(key, generation, pool, seen_generation)
+        digest = cold_digest(obj["spec"])
+        return await self._apply(key, generation, pool, digest, seen_generation)
 
     async def _withdraw(self, key: Key, obj: Json, fault: Fault, seen_generation: int) -> PoolState:
         """A pool that cannot be read goes on as it was, without what was revoked."""
@@ -139,7 +152,7 @@ class Reconciler:
         return {s["metadata"]["name"]: s for s in own if _is_policy(s, pool)}
 
     async def _apply(
-        self, key: Key, generation: int, pool: ServingPool, seen_generation: int
+        self, key: Key, generation: int, pool: ServingPool, digest: str, seen_generation: int
     ) -> PoolState:
         namespace, name = key
         run = _Run(pool)
@@ -156,30 +169,49 @@ class Reconciler:
         image = self._sidecar_image(pool, stateful_set)
         state = PoolState(key, generation, pool, compiled, stateful_set, sidecar_image=image)
         if compiled.policy is not None and compiled.keys is not None:
-            children = render_children(pool, image)
-            await self._child(run, SERVICE_ACCOUNT, children.service_account)
+            children = render_children(pool, image, self._settings.admin_namespaces)
+            plan = plan_rollout(children.stateful_set, stateful_set, children.conflicts, digest)
+            run.faults.extend(plan.faults)
+            if children.service_account is not None:
+                await self._child(run, SERVICE_ACCOUNT, children.service_account)
             token = await self._admin_token(run)
             delivery = await self._write_policy(run, compiled, shards, token)
             await self._child(run, SERVICE, children.headless_service)
             service = await self._child(run, SERVICE, children.service)
+            await self._child(run, NETWORK_POLICY, children.network_policy)
             await self._child(run, POD_DISRUPTION_BUDGET, children.disruption_budget)
-            applied = await self._child(run, STATEFUL_SET, children.stateful_set, stateful_set)
+            if self._world.serves(POD_MONITOR):
+                with contextlib.suppress(NotFound):  # the kind went away since
+                    await self._child(run, POD_MONITOR, children.pod_monitor)
+            applied = await self._pods(run, plan, stateful_set)
             state = replace(
                 state,
                 stateful_set=applied or stateful_set,
                 service=service,
                 delivery=delivery,
+                sidecar_image=running_sidecar_image(applied) or image,
+                outdated=plan.outdated,
             )
         faults = (*compiled.faults, *run.faults)
-        return replace(state, faults=faults, findings=compiled.findings)
+        return replace(state, faults=faults, findings=with_faults(compiled.findings, faults))
 
     def _sidecar_image(self, pool: ServingPool, stateful_set: Json | None) -> str:
         """The spec's, else what the pool already runs, else the operator's."""
         if pool.spec.sidecar and pool.spec.sidecar.image:
             return pool.spec.sidecar.image
-        annotations = (stateful_set or {}).get("metadata", {}).get("annotations") or {}
-        running = annotations.get(names.SIDECAR_IMAGE_ANNOTATION)
-        return str(running) if running else self._settings.sidecar_image
+        return running_sidecar_image(stateful_set) or self._settings.sidecar_image
+
+    async def _pods(self, run: _Run, plan: RolloutPlan, live: Json | None) -> Json | None:
+        """Apply the StatefulSet, with new pods only where the API server would take them."""
+        wanted = plan.stateful_set
+        if plan.pod is not None and (why := await self._kube.refusal(plan.pod)):
+            text = (
+                f"spec.engine: the cluster refuses such pods, so those that run stay as they are: "
+                f"{why}"
+            )
+            run.faults.append(Fault(ConditionType.ACCEPTED, Reason.POD_REFUSED, text))
+            wanted = plan.last_good
+        return await self._child(run, STATEFUL_SET, wanted, live) if wanted else None
 
     async def _child(
         self, run: _Run, kind: Kind, desired: Json, live: Json | None = None

@@ -36,7 +36,13 @@ class Settings:
     shared_pool_namespaces: tuple[str, ...] = _setting(
         "Namespaces whose pools may serve Tenants of other namespaces; `*`: all.", ()
     )
-    operator_namespace: str = _setting("Namespace of the Lease.", "tidegate-system")
+    operator_namespace: str = _setting(
+        "Namespace of the operator and its Lease.", "tidegate-system"
+    )
+    monitoring_namespaces: tuple[str, ...] = _setting(
+        "Namespaces whose pods may read the metrics of engine pods (NetworkPolicy).",
+        ("monitoring",),
+    )
     identity: str = _setting("Begins the holder's name in the Lease; unset: the host name.")
     leader_election: bool = _setting("Take the Lease before doing anything.", True)
     lease_name: str = _setting("Name of the Lease.", "tidegate-operator")
@@ -81,6 +87,11 @@ class Settings:
             )
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
             raise ValueError("--log-level must be DEBUG, INFO, WARNING or ERROR")
+
+    @property
+    def admin_namespaces(self) -> tuple[str, ...]:
+        """Namespaces from which the admin port of engine pods may be reached."""
+        return (self.operator_namespace, *self.monitoring_namespaces)
 
     def may_share(self, namespace: str) -> bool:
         """Whether a pool of this namespace may serve Tenants of other namespaces."""

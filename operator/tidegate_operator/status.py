@@ -18,6 +18,7 @@ from tidegate_operator.figures import Figures, PoolFigures, merged, percent, wor
 from tidegate_operator.findings import Finding, joined
 from tidegate_operator.judge import TenantVerdict, TierVerdict
 from tidegate_operator.pool_state import PodState, readiness, rollout
+from tidegate_operator.pool_warnings import pool_warnings
 from tidegate_operator.reconcile import PoolState
 
 Json = dict[str, Any]
@@ -59,7 +60,7 @@ def pool_state_status(
             state.pool.spec.replicas, pods, rollout(state.stateful_set), state.faults, tenants
         )
         findings += _policy_applied(state, delivered, conditions)
-        findings += _upgrade(state, operator_sidecar_image)
+        findings += pool_warnings(state.pool, state, operator_sidecar_image)
         status |= {
             "replicas": len(living),
             "readyReplicas": sum(pod.ready for pod in living),
@@ -199,18 +200,3 @@ def _policy_applied(state: PoolState, delivered: Delivered, old: Sequence[Json])
             return [Finding(kind, ConditionStatus(before["status"]), reason, before["message"])]
     text = joined(delivered.behind) or "no sidecar is ready"
     return [Finding(kind, ConditionStatus.UNKNOWN, Reason.POLICY_PENDING, f"Waiting for: {text}")]
-
-
-def _upgrade(state: PoolState, operator_image: str) -> list[Finding]:
-    pinned = state.pool is not None and state.pool.spec.sidecar and state.pool.spec.sidecar.image
-    if pinned or not state.sidecar_image or state.sidecar_image == operator_image:
-        return []
-    text = (
-        f"The pool runs {state.sidecar_image}; set spec.sidecar.image to {operator_image} to take "
-        "the operator's version, which replaces the pods one by one"
-    )
-    return [
-        Finding(
-            ConditionType.UPGRADE_AVAILABLE, ConditionStatus.TRUE, Reason.UPGRADE_AVAILABLE, text
-        )
-    ]

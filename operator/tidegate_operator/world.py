@@ -19,6 +19,7 @@ from tidegate_operator.judge import Judgement, judge
 from tidegate_operator.kube import (
     NAMESPACE,
     POD,
+    POD_MONITOR,
     SECRET,
     SERVING_POOL,
     TENANT,
@@ -45,6 +46,9 @@ SELECTORS: dict[Kind, str] = {
 }
 """The kinds that are listed whole, and the label selector of each."""
 
+OPTIONAL = (POD_MONITOR,)
+"""Kinds that a cluster may have, or get later: asked at each resync."""
+
 JUDGED = (TENANT_TIER, TENANT, NAMESPACE, SECRET)
 """Kinds that decide what tenants get."""
 
@@ -65,6 +69,8 @@ class World:
         self._not_before = dict.fromkeys(SELECTORS, 0.0)
         self._refused: dict[Kind, frozenset[str]] = {}
         """Namespaces that the last LIST of the kind may not read."""
+        self._served: frozenset[Kind] | None = None
+        """Of the optional kinds; unset: to be asked again."""
         self._lock = asyncio.Lock()
         self._judgement: Judgement | None = None
 
@@ -75,6 +81,11 @@ class World:
     def mark_all(self) -> None:
         """Nothing that is known may be trusted."""
         self._dirty.update(SELECTORS)
+        self._served = None
+
+    def serves(self, kind: Kind) -> bool:
+        """Whether the API server had this optional kind at the last refresh."""
+        return self._served is not None and kind in self._served
 
     def objects(self, kind: Kind) -> dict[Key, Json]:
         """All objects of the kind as of the last refresh."""
@@ -102,6 +113,8 @@ class World:
     async def refresh(self) -> None:
         """List what is marked; raises what the client raises, with the marks kept."""
         async with self._lock:
+            if self._served is None:
+                self._served = frozenset([k for k in OPTIONAL if await self._kube.serves(k)])
             if not self._dirty:
                 return
             pause = max(self._not_before[kind] for kind in self._dirty) - time.monotonic()

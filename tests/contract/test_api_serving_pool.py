@@ -9,6 +9,10 @@ from tidegate_operator.api.engine import OWNED_FLAGS
 pytestmark = pytest.mark.contract
 
 ONE_SOURCE = "needs exactly one of huggingFace, persistentVolumeClaim, image and uri"
+ONE_CACHE = "needs exactly one of emptyDir, persistentVolumeClaim and volumeClaimTemplate"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+HOST = "kubernetes.io/hostname"
 ONE_VALUE = "has both value and valueFrom"
 HF = {"repo": "Qwen/Qwen3-8B"}
 VOLUME = {"claimName": "weights"}
@@ -75,6 +79,76 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         ]
     },
     "no time to drain": {"spec.engine.drainTimeout": "0s"},
+    "cache of the node": {"spec.model.cache": {"emptyDir": {}}},
+    "cache with a limit": {"spec.model.cache": {"emptyDir": {"sizeLimit": "0.5Ti"}}},
+    "one cache for all": {
+        "spec.model.cache": {"persistentVolumeClaim": {"claimName": "shared.cache"}}
+    },
+    "a cache for each": {"spec.model.cache": {"volumeClaimTemplate": {"size": 107374182400}}},
+    "no place in particular": {
+        "spec.engine.nodeSelector": {},
+        "spec.engine.tolerations": [],
+        "spec.engine.affinity": {},
+        "spec.engine.topologySpreadConstraints": [],
+        "spec.engine.imagePullSecrets": [],
+        "spec.engine.podTemplate": {},
+    },
+    "taints of all kinds": {
+        "spec.engine.tolerations": [
+            {"operator": "Exists"},
+            {"key": "a", "value": "b"},
+            {"key": "a", "operator": "Equal", "effect": "PreferNoSchedule"},
+            {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0},
+        ]
+    },
+    "affinity of all kinds": {
+        "spec.engine.affinity": {
+            "nodeAffinity": {
+                REQUIRED: {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchExpressions": [
+                                {"key": "a", "operator": "In", "values": ["b", ""]},
+                                {"key": "cores", "operator": "Gt", "values": ["8"]},
+                                {"key": "b", "operator": "DoesNotExist"},
+                            ]
+                        }
+                    ]
+                },
+                PREFERRED: [
+                    {
+                        "weight": 100,
+                        "preference": {"matchExpressions": [{"key": "c", "operator": "Exists"}]},
+                    }
+                ],
+            },
+            "podAffinity": {
+                REQUIRED: [{"topologyKey": HOST, "labelSelector": {}, "namespaces": ["a"]}]
+            },
+            "podAntiAffinity": {
+                REQUIRED: [{"topologyKey": HOST, "namespaceSelector": {}}],
+                PREFERRED: [{"weight": 1, "podAffinityTerm": {"topologyKey": HOST}}],
+            },
+        }
+    },
+    "spread over zones": {
+        "spec.engine.topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": HOST,
+                "whenUnsatisfiable": "DoNotSchedule",
+                "minDomains": 3,
+                "labelSelector": {"matchLabels": {"a": "b"}},
+                "matchLabelKeys": ["controller-revision-hash"],
+            }
+        ]
+    },
+    "any field of a pod": {
+        "spec.engine.podTemplate": {
+            "metadata": {"labels": {"team": "x"}, "annotations": {"a.example/b": "any text"}},
+            "spec": {"fieldOfALaterKubernetes": {"deep": [1, {"er": None}]}, "hostPID": False},
+        }
+    },
     "first come first served": {"spec.schedulingMode": "FirstComeFirstServed"},
     "service within the cluster": {"spec.service": {"type": "ClusterIP"}},
 }
@@ -187,6 +261,116 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "this variable is the operator's own",
     ),
     "start in no time": ({"spec.engine.startupTimeout": "1s"}, "must be from 10s to 24h"),
+    "cache of no kind": ({"spec.model.cache": {}}, ONE_CACHE),
+    "cache of two kinds": (
+        {"spec.model.cache": {"emptyDir": {}, "persistentVolumeClaim": {"claimName": "c"}}},
+        ONE_CACHE,
+    ),
+    "cache of no size": (
+        {"spec.model.cache": {"volumeClaimTemplate": {}}},
+        "volumeClaimTemplate.size: Required value",
+    ),
+    "cache of words": (
+        {"spec.model.cache": {"volumeClaimTemplate": {"size": "large"}}},
+        "volumeClaimTemplate.size in body should match",
+    ),
+    "cache that is read only": (
+        {"spec.model.cache": {"volumeClaimTemplate": {"size": 1, "accessMode": "ReadOnlyMany"}}},
+        'supported values: "ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"',
+    ),
+    "claims kept a little": (
+        {"spec.model.cache": {"volumeClaimTemplate": {"size": 1, "whenDeleted": "Archive"}}},
+        'supported values: "Retain", "Delete"',
+    ),
+    "node label with a blank": (
+        {"spec.engine.nodeSelector": {"a": "b c"}},
+        "nodeSelector.a in body should match",
+    ),
+    "taint without a key": (
+        {"spec.engine.tolerations": [{"value": "b"}]},
+        "without a key, which stands for all taints, operator must be Exists",
+    ),
+    "taint that exists with a value": (
+        {"spec.engine.tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]},
+        "value is for the operator Equal",
+    ),
+    "taint borne for a time": (
+        {"spec.engine.tolerations": [{"key": "a", "value": "b", "tolerationSeconds": 5}]},
+        "tolerationSeconds is for the effect NoExecute",
+    ),
+    "node of no values": (
+        {
+            "spec.engine.affinity.nodeAffinity": {
+                REQUIRED: {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1", "2"]}]}
+                    ]
+                }
+            }
+        },
+        "In and NotIn need at least one of values, Gt and Lt exactly one, the others none",
+    ),
+    "term of nothing": (
+        {"spec.engine.affinity.nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}]}}},
+        "matchExpressions: Required value",
+    ),
+    "preference of no weight": (
+        {
+            "spec.engine.affinity.podAntiAffinity": {
+                PREFERRED: [{"weight": 0, "podAffinityTerm": {"topologyKey": HOST}}]
+            }
+        },
+        "should be greater than or equal to 1",
+    ),
+    "pods in no place": (
+        {"spec.engine.affinity.podAntiAffinity": {REQUIRED: [{"labelSelector": {}}]}},
+        "topologyKey: Required value",
+    ),
+    "spread without a skew": (
+        {
+            "spec.engine.topologySpreadConstraints": [
+                {"maxSkew": 0, "topologyKey": HOST, "whenUnsatisfiable": "DoNotSchedule"}
+            ]
+        },
+        "maxSkew in body should be greater than or equal to 1",
+    ),
+    "wishes for places": (
+        {
+            "spec.engine.topologySpreadConstraints": [
+                {
+                    "maxSkew": 1,
+                    "topologyKey": HOST,
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "minDomains": 2,
+                }
+            ]
+        },
+        "minDomains is for whenUnsatisfiable: DoNotSchedule",
+    ),
+    "priority in capitals": (
+        {"spec.engine.priorityClassName": "High"},
+        "priorityClassName in body should match",
+    ),
+    "secret twice": (
+        {"spec.engine.imagePullSecrets": [{"name": "a"}, {"name": "a"}]},
+        "Duplicate value",
+    ),
+    "account by its full name": (
+        {"spec.engine.serviceAccountName": "ns/name"},
+        "serviceAccountName in body should match",
+    ),
+    "label of ours": (
+        {"spec.engine.podTemplate": {"metadata": {"labels": {"tidegate.io/pool": "x"}}}},
+        "are the operator's own, which finds the pods by them; use other keys",
+    ),
+    "annotation of ours": (
+        {"spec.engine.podTemplate": {"metadata": {"annotations": {"tidegate.io/x": "y"}}}},
+        "annotations tidegate.io/* are the operator's own",
+    ),
+    "template that is a list": (
+        {"spec.engine.podTemplate": {"spec": []}},
+        "podTemplate.spec in body must be of type object",
+    ),
     "drain for days": ({"spec.engine.drainTimeout": "48h"}, "must be from 0s to 24h"),
     "order between tiers": ({"spec.betweenTiers": "Weighted"}, 'supported values: "Strict"'),
     "mode of another kind": (
@@ -220,6 +404,18 @@ def test_refused(api: Api, changes: dict[str, Any], said: str) -> None:
     answer = api.create(changed(example("ServingPool", "pool"), changes), dry_run=True)
     assert answer.status == 422
     assert said in answer.message
+
+
+def test_a_pod_template_is_kept_as_it_is(api: Api) -> None:
+    """Unknown fields, directives and nulls: what they mean is decided when it is merged."""
+    spec = {
+        "aFieldOfALaterKubernetes": {"b": [{"c": "1.50"}]},
+        "securityContext": {"fsGroup": None},
+        "volumes": [{"name": "shared-memory", "$patch": "delete"}],
+    }
+    pool = changed(example("ServingPool", "kept"), {"spec.engine.podTemplate": {"spec": spec}})
+    api.apply(pool, "user").ok()
+    assert api.read(pool)["spec"]["engine"]["podTemplate"] == {"spec": spec}
 
 
 def spellings(flag: str) -> list[str]:

@@ -41,7 +41,11 @@ class ConditionType(Explained):
     POLICY_APPLIED = ("PolicyApplied", "Every ready sidecar has the newest policy in force.")
     UPGRADE_AVAILABLE = (
         "UpgradeAvailable",
-        "Warning: the pool's sidecar is older than the operator's.",
+        "Warning: the pool's pods are older than the operator.",
+    )
+    GPU_MISMATCH = (
+        "GPUMismatch",
+        "Warning: an engine's pod asks for other GPUs than its tensor parallelism uses.",
     )
 
 
@@ -91,7 +95,7 @@ class Reason(Explained):
         "The operator's settings do not let this pool serve Tenants of other namespaces.",
     )
     OVERCOMMITTED = (
-        "Overcommitted",
+        "OverCommitted",
         "The reservations of the pool's tiers sum to more than 100 percent.",
     )
     NO_TIERS = ("NoTiers", "The pool has no tier to serve.")
@@ -103,10 +107,29 @@ class Reason(Explained):
     ROLLING_OUT = ("RollingOut", "Pods are being replaced by newer ones.")
     SCALED_TO_ZERO = ("ScaledToZero", "replicas is 0, so nothing serves.")
     APPLY_FAILED = ("ApplyFailed", "The API server refused a child object; the message says why.")
+    POD_TEMPLATE_CONFLICT = (
+        "PodTemplateConflict",
+        "podTemplate says what another field of the pool says; the message names that field. The "
+        "pods stay as they are.",
+    )
+    POD_REFUSED = (
+        "PodRefused",
+        "The cluster would refuse such pods; the message says why. The pods stay as they are.",
+    )
+    IMMUTABLE_FIELD_CHANGE = (
+        "ImmutableFieldChange",
+        "A field was changed that cannot change while the StatefulSet exists; the message names it "
+        "and the way out. All else takes effect.",
+    )
+    GPUS_IDLE = ("GPUsIdle", "The pod asks for GPUs that the engine does not use.")
+    TOO_FEW_GPUS = ("TooFewGPUs", "The pod asks for fewer GPUs than the engine needs to start.")
     POLICY_APPLIED = ("PolicyApplied", "All ready sidecars run the newest policy.")
     POLICY_PENDING = ("PolicyPending", "Some sidecars still run an older policy.")
     POLICY_REFUSED = ("PolicyRefused", "A sidecar refused the policy; the message says why.")
-    UPGRADE_AVAILABLE = ("UpgradeAvailable", "Set spec.sidecar.image to take the newer sidecar.")
+    UPGRADE_AVAILABLE = (
+        "UpgradeAvailable",
+        "An upgrade of the operator restarts nothing; the message says how to take what is newer.",
+    )
     READY = ("Ready", "Nothing is left to do.")
 
 

@@ -12,9 +12,15 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from tidegate_operator.api.common import ConfigMapKeyRef, ResourceRequirements, SecretKeyRef
+from tidegate_operator.api.common import (
+    ConfigMapKeyRef,
+    LabelValue,
+    ResourceRequirements,
+    SecretKeyRef,
+)
 from tidegate_operator.api.fields import (
     ApiModel,
+    ObjectName,
     Rule,
     described,
     duration,
@@ -22,6 +28,13 @@ from tidegate_operator.api.fields import (
     rule,
     rules,
 )
+from tidegate_operator.api.pod_scheduling import (
+    Affinity,
+    ImagePullSecret,
+    Toleration,
+    TopologySpread,
+)
+from tidegate_operator.api.pod_template import PodTemplate
 
 DEFAULT_STARTUP_TIMEOUT = "30m"
 DEFAULT_DRAIN_TIMEOUT = "2m"
@@ -90,6 +103,7 @@ EngineArg = Annotated[
     ),
 ]
 ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\s]+$")]
+RESERVED_VARIABLES = ("VLLM_API_KEY", "VLLM_PLUGINS")
 EnvName = Annotated[
     str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
 ]
@@ -126,7 +140,7 @@ class EnvVar(ApiModel):
             "has both value and valueFrom; only one of them can say it",
         ),
         rule(
-            "!(self.name in ['VLLM_API_KEY', 'VLLM_PLUGINS'])",
+            f"!(self.name in {list(RESERVED_VARIABLES)})",
             "this variable is the operator's own; API keys stand in spec.apiKeys of a Tenant",
             field_path=".name",
         ),
@@ -160,7 +174,8 @@ class Parallelism(ApiModel):
 
 
 class EngineSpec(ApiModel):
-    """The container that runs vLLM. A change of any field replaces the pods, one by one."""
+    """The container that runs vLLM, and where. A change of any field replaces the pods, one by
+    one."""
 
     image: ImageName = described("Image with vLLM, such as vllm/vllm-openai:v0.32.0.")
     parallelism: Parallelism | None = described(
@@ -203,6 +218,46 @@ class EngineSpec(ApiModel):
         high="24h",
         unset=DEFAULT_DRAIN_TIMEOUT,
         zero="what still runs then is cut off",
+    )
+    node_selector: dict[str, LabelValue] | None = described(
+        "Labels that a node must have to run the pods.", unset="any node", max_length=32
+    )
+    tolerations: list[Toleration] | None = described(
+        "Taints of nodes that the pods bear, as those of GPU nodes.",
+        unset="none",
+        max_length=32,
+        list_type="atomic",
+    )
+    affinity: Affinity | None = described(
+        "Which nodes, and near which pods, the pods may run.", unset="anywhere"
+    )
+    topology_spread_constraints: list[TopologySpread] | None = described(
+        "How evenly the pods are spread over nodes or zones.",
+        unset="the cluster's default",
+        max_length=8,
+        list_type="atomic",
+    )
+    priority_class_name: ObjectName | None = described(
+        "PriorityClass of the pods: who is scheduled first, and may displace whom. Not to be "
+        "mistaken for the tiers' priority, which orders requests.",
+        unset="the cluster's default",
+    )
+    runtime_class_name: ObjectName | None = described(
+        "RuntimeClass that runs the pods, such as nvidia.", unset="the node's default"
+    )
+    image_pull_secrets: list[ImagePullSecret] | None = described(
+        "Secrets with credentials of the registries that the images come from.",
+        unset="those of the pods' ServiceAccount",
+        max_length=16,
+        map_key="name",
+    )
+    service_account_name: ObjectName | None = described(
+        "ServiceAccount of the pods, in the pool's namespace, as clouds want it for reading "
+        "buckets. It must exist; no token of it is mounted unless podTemplate says so.",
+        unset="one that the operator makes, of the pool's name and without rights",
+    )
+    pod_template: PodTemplate | None = described(
+        "What else pods shall say, merged over what the operator renders.", unset="nothing"
     )
 
     @property

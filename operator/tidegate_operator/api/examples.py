@@ -55,6 +55,15 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                         "tokenSecretRef": {"name": "hugging-face", "key": "token"},
                     }
                 },
+                "cache": {
+                    "volumeClaimTemplate": {
+                        "size": "200Gi",
+                        "storageClassName": "fast",
+                        "accessMode": "ReadWriteOnce",
+                        "whenDeleted": "Delete",
+                        "whenScaled": "Retain",
+                    }
+                },
                 "maxModelLen": 32768,
             },
             "tiers": [
@@ -80,6 +89,37 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                 "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "WARNING"}],
                 "startupTimeout": "20m",
                 "drainTimeout": "90s",
+                "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+                "tolerations": [
+                    {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+                ],
+                "affinity": {
+                    "podAntiAffinity": {
+                        "preferredDuringSchedulingIgnoredDuringExecution": [
+                            {
+                                "weight": 50,
+                                "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname"},
+                            }
+                        ]
+                    }
+                },
+                "topologySpreadConstraints": [
+                    {
+                        "maxSkew": 1,
+                        "topologyKey": "topology.kubernetes.io/zone",
+                        "whenUnsatisfiable": "ScheduleAnyway",
+                    }
+                ],
+                "priorityClassName": "serving",
+                "runtimeClassName": "nvidia",
+                "imagePullSecrets": [{"name": "registry"}],
+                "serviceAccountName": "model-reader",
+                "podTemplate": {
+                    "metadata": {"annotations": {"example.com/team": "inference"}},
+                    "spec": {
+                        "volumes": [{"name": "shared-memory", "emptyDir": {"sizeLimit": "16Gi"}}]
+                    },
+                },
             },
             "replicas": 2,
             "sidecar": {"resources": {"requests": {"cpu": "500m", "memory": "256Mi"}}},

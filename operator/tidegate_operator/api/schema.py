@@ -20,7 +20,8 @@ _KEPT = (
     "description", "type", "format", "default", "enum", "minimum", "maximum", "minLength",
     "maxLength", "pattern", "minItems", "maxItems", "minProperties", "maxProperties",
     "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type",
-    "x-kubernetes-int-or-string", "anyOf", "x-kubernetes-validations", "required", "properties",
+    "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields", "anyOf",
+    "x-kubernetes-validations", "required", "properties",
     "additionalProperties", "items",
 )  # fmt: skip
 """What a structural schema takes, in the order in which it is written."""

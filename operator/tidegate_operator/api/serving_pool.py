@@ -3,130 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
-from tidegate.scheduling.contracts import BetweenTiers, SchedulingMode, Task
-from tidegate_operator.api.common import (
-    LabelSelector,
-    ObjectMeta,
-    ResourceRequirements,
-    SecretKeyRef,
-)
+from tidegate.scheduling.contracts import BetweenTiers, SchedulingMode
+from tidegate_operator.api.common import LabelSelector, ObjectMeta, ResourceRequirements
 from tidegate_operator.api.engine import EngineSpec, ImageName
-from tidegate_operator.api.fields import ApiModel, KindName, ObjectName, described, rule, rules
+from tidegate_operator.api.fields import ApiModel, KindName, described, rule, rules
+from tidegate_operator.api.model import ModelSpec
 from tidegate_operator.api.status import MAX_TIERS, ServingPoolStatus
 
 MAX_REPLICAS = 1000
-
-_REPO = r"^[A-Za-z0-9][-._A-Za-z0-9]*(/[A-Za-z0-9][-._A-Za-z0-9]*)?$"
-_RELATIVE_PATH_RULE = rule(
-    "!self.startsWith('/') && !self.split('/').exists(part, part == '..')",
-    "must be relative and without '..'",
-)
-
-ModelName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][-._:/@A-Za-z0-9]*$"),
-]
-ModelRepo = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_REPO)]
-Revision = Annotated[
-    str, StringConstraints(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-._/A-Za-z0-9]*$")
-]
-ModelUri = Annotated[
-    str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[a-z][-+.a-z0-9]*://[^\s]+$")
-]
-RelativePath = Annotated[
-    str,
-    StringConstraints(max_length=512, pattern=r"^[^\s]*$"),
-    Field(json_schema_extra={"x-kubernetes-validations": [_RELATIVE_PATH_RULE]}),
-]
-
-
-class HuggingFaceSource(ApiModel):
-    """A model of the Hugging Face hub."""
-
-    repo: ModelRepo = described("Repository, such as Qwen/Qwen3-8B.")
-    revision: Revision | None = described(
-        "Branch, tag or commit. A commit keeps all pods on the same weights.",
-        unset="the repository's default branch, as it is when a pod starts",
-    )
-    token_secret_ref: SecretKeyRef | None = described(
-        "Access token, handed to the engine as HF_TOKEN.", unset="none; public models only"
-    )
-
-
-class PersistentVolumeClaimSource(ApiModel):
-    """A model on a volume."""
-
-    claim_name: ObjectName = described(
-        "Claim in the pool's namespace; mounted read-only, so it must allow as many readers as "
-        "there are replicas."
-    )
-    path: RelativePath | None = described(
-        "Folder within the volume.", unset="its root", empty="its root"
-    )
-
-
-class ImageSource(ApiModel):
-    """A model in an OCI image, mounted as a volume (Kubernetes 1.33 or newer)."""
-
-    reference: ImageName = described("The image, best with its digest.")
-    path: RelativePath | None = described(
-        "Folder within the image.", unset="its root", empty="its root"
-    )
-
-
-_ONE_SOURCE = "needs exactly one of huggingFace, persistentVolumeClaim, image and uri"
-
-
-class ModelSource(ApiModel):
-    """Where the weights come from."""
-
-    model_config = rules(
-        rule(
-            "[has(self.huggingFace), has(self.persistentVolumeClaim), has(self.image), "
-            "has(self.uri)].exists_one(given, given)",
-            _ONE_SOURCE,
-        )
-    )
-
-    hugging_face: HuggingFaceSource | None = described(
-        "From the Hugging Face hub.", unset="not from there"
-    )
-    persistent_volume_claim: PersistentVolumeClaimSource | None = described(
-        "From a volume.", unset="not from there"
-    )
-    image: ImageSource | None = described("From an OCI image.", unset="not from there")
-    uri: ModelUri | None = described(
-        "From an address that vLLM itself can load, such as s3://bucket/folder.",
-        unset="not from there",
-    )
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        given = (self.hugging_face, self.persistent_volume_claim, self.image, self.uri)
-        if sum(source is not None for source in given) != 1:
-            raise ValueError(_ONE_SOURCE)
-        return self
-
-
-class ModelSpec(ApiModel):
-    """What is served."""
-
-    name: ModelName = described("Name that clients send as `model`.")
-    task: Task | None = described(
-        "Generate: chat and completions. Embed: embeddings.", unset="Generate"
-    )
-    source: ModelSource = described("Where the weights come from; exactly one of its fields.")
-    max_model_len: int | None = described(
-        "Context length in tokens, prompt and output together. Lower leaves more memory for "
-        "requests.",
-        unset="the model's own",
-        ge=16,
-        le=100_000_000,
-    )
 
 
 class PoolTier(ApiModel):

@@ -2,7 +2,12 @@
 
 The StatefulSet starts and stops pods in parallel and replaces them one by one. Its
 ``podManagementPolicy``, ``serviceName`` and selector cannot be changed later and depend on the
-pool's name alone.
+pool's name alone; ``volumeClaimTemplates`` neither, and they depend on ``spec.model.cache`` (see
+:mod:`tidegate_operator.rollout_plan`).
+
+**Who may connect.** The NetworkPolicy concerns ingress alone: the tenants' port is open to all,
+since the pods themselves ask for a key; the admin port to the operator's namespace and those of the
+monitoring. A node's kubelet reaches its pods past any NetworkPolicy, so probes and hooks do too.
 
 **Draining.** When a pod goes, kubelet runs both ``preStop`` hooks at once, and sends each container
 SIGTERM when its own is done. The sidecar's hook is a pause in which those who send requests notice;
@@ -14,20 +19,34 @@ grace period covers the pause, the drain, and a margin to exit in.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate_operator.api.common import FieldError
 from tidegate_operator.api.serving_pool import ServiceType, ServingPool
 from tidegate_operator.names import (
+    ADMIN_PORT,
     COMPONENT_LABEL,
     ENGINE,
+    GROUP_LABEL,
+    POOL_LABEL,
     SIDECAR_IMAGE_ANNOTATION,
     TENANT_PORT,
+    admin_secret,
     engine_selector,
     headless_service,
 )
-from tidegate_operator.render.engine import engine_container, model_volumes
+from tidegate_operator.render.engine import (
+    cache_claims,
+    claim_retention,
+    engine_container,
+    model_volumes,
+)
 from tidegate_operator.render.owner import child_metadata
+from tidegate_operator.render.pod_scheduling import scheduling_fields
+from tidegate_operator.render.pod_template import apply_template
+from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
 from tidegate_operator.render.sidecar import NOTICE_SECONDS, sidecar_container, sidecar_volumes
 
 Json = dict[str, Any]
@@ -40,23 +59,29 @@ EXIT_SECONDS = 30
 class Children:
     """The objects of one pool but its Secrets."""
 
-    service_account: Json
+    service_account: Json | None
+    """Unset: the pool names an account of its own."""
     headless_service: Json
     service: Json
+    network_policy: Json
     disruption_budget: Json
+    pod_monitor: Json
+    """Only for clusters that have the kind."""
     stateful_set: Json
+    conflicts: tuple[FieldError, ...] = ()
+    """What engine.podTemplate may not say; with any, the StatefulSet is without all of it."""
 
 
-def render_children(pool: ServingPool, sidecar_image: str) -> Children:
-    """All of them; ``sidecar_image`` is the one in force for this pool."""
+def render_children(
+    pool: ServingPool, sidecar_image: str, admin_namespaces: Sequence[str] = ()
+) -> Children:
+    """All of them; ``sidecar_image`` is the one in force for this pool, ``admin_namespaces`` are
+    those from which the admin port is asked."""
     name = pool.metadata.name
     selector = engine_selector(name)
+    stateful_set, conflicts = _stateful_set(pool, selector, sidecar_image)
     return Children(
-        service_account={
-            "metadata": child_metadata(pool, name),
-            # Nothing in the pod calls the API server.
-            "automountServiceAccountToken": False,
-        },
+        service_account=None if pool.spec.engine.service_account_name else _service_account(pool),
         headless_service={
             "metadata": child_metadata(pool, headless_service(name)),
             "spec": {
@@ -68,6 +93,7 @@ def render_children(pool: ServingPool, sidecar_image: str) -> Children:
             },
         },
         service=_service(pool, selector),
+        network_policy=_network_policy(pool, selector, admin_namespaces),
         disruption_budget={
             "metadata": child_metadata(pool, name),
             "spec": {
@@ -76,8 +102,63 @@ def render_children(pool: ServingPool, sidecar_image: str) -> Children:
                 "selector": {"matchLabels": selector},
             },
         },
-        stateful_set=_stateful_set(pool, selector, sidecar_image),
+        pod_monitor=_pod_monitor(pool, selector),
+        stateful_set=stateful_set,
+        conflicts=conflicts,
     )
+
+
+def _service_account(pool: ServingPool) -> Json:
+    return {
+        "metadata": child_metadata(pool, pool.metadata.name),
+        # Nothing in the pod calls the API server.
+        "automountServiceAccountToken": False,
+    }
+
+
+def _network_policy(pool: ServingPool, selector: dict[str, str], namespaces: Sequence[str]) -> Json:
+    asking = {
+        "namespaceSelector": {
+            "matchExpressions": [
+                {
+                    "key": "kubernetes.io/metadata.name",
+                    "operator": "In",
+                    "values": sorted(set(namespaces)),
+                }
+            ]
+        }
+    }
+    ingress: list[Json] = [{"ports": [{"protocol": "TCP", "port": TENANT_PORT}]}]
+    if namespaces:
+        ingress.append({"ports": [{"protocol": "TCP", "port": ADMIN_PORT}], "from": [asking]})
+    return {
+        "metadata": child_metadata(pool, pool.metadata.name),
+        "spec": {
+            "podSelector": {"matchLabels": selector},
+            "policyTypes": ["Ingress"],
+            "ingress": ingress,
+        },
+    }
+
+
+def _pod_monitor(pool: ServingPool, selector: dict[str, str]) -> Json:
+    """For the Prometheus operator: both containers' metrics, from the sidecar's admin port."""
+    token = {"name": admin_secret(pool.metadata.name), "key": ADMIN_TOKEN_FILE}
+    return {
+        "metadata": child_metadata(pool, pool.metadata.name),
+        "spec": {
+            "selector": {"matchLabels": selector},
+            "podTargetLabels": [POOL_LABEL, GROUP_LABEL],
+            "podMetricsEndpoints": [
+                {
+                    "port": "admin",
+                    "path": path,
+                    "authorization": {"type": "Bearer", "credentials": token},
+                }
+                for path in ("/metrics", "/engine/metrics")
+            ],
+        },
+    }
 
 
 def _port() -> Json:
@@ -101,33 +182,41 @@ def _service(pool: ServingPool, selector: dict[str, str]) -> Json:
     return service
 
 
-def _stateful_set(pool: ServingPool, selector: dict[str, str], sidecar_image: str) -> Json:
+def _stateful_set(
+    pool: ServingPool, selector: dict[str, str], sidecar_image: str
+) -> tuple[Json, tuple[FieldError, ...]]:
+    template, conflicts = apply_template(
+        {
+            "metadata": {
+                "labels": child_metadata(pool, "")["labels"] | selector,
+                "annotations": {"kubectl.kubernetes.io/default-container": "engine"},
+            },
+            "spec": _pod_spec(pool, selector, sidecar_image),
+        },
+        pool.spec.engine,
+    )
     metadata = child_metadata(pool, pool.metadata.name, {COMPONENT_LABEL: ENGINE})
     metadata["annotations"] = {SIDECAR_IMAGE_ANNOTATION: sidecar_image}
-    return {
-        "metadata": metadata,
-        "spec": {
-            "replicas": pool.spec.replicas,
-            "serviceName": headless_service(pool.metadata.name),
-            "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "RollingUpdate"},
-            "revisionHistoryLimit": 5,
-            "selector": {"matchLabels": selector},
-            "template": {
-                "metadata": {
-                    "labels": child_metadata(pool, "")["labels"] | selector,
-                    "annotations": {"kubectl.kubernetes.io/default-container": "engine"},
-                },
-                "spec": _pod_spec(pool, sidecar_image),
-            },
-        },
+    spec: Json = {
+        "replicas": pool.spec.replicas,
+        "serviceName": headless_service(pool.metadata.name),
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "RollingUpdate"},
+        "revisionHistoryLimit": 5,
+        "persistentVolumeClaimRetentionPolicy": claim_retention(pool.spec.model),
+        "selector": {"matchLabels": selector},
+        "template": template,
     }
+    if claims := cache_claims(pool.spec.model):
+        spec["volumeClaimTemplates"] = claims
+    return {"metadata": metadata, "spec": spec}, conflicts
 
 
-def _pod_spec(pool: ServingPool, sidecar_image: str) -> Json:
-    drain_seconds = math.ceil(pool.spec.engine.drain_timeout_seconds)
+def _pod_spec(pool: ServingPool, selector: dict[str, str], sidecar_image: str) -> Json:
+    engine = pool.spec.engine
+    drain_seconds = math.ceil(engine.drain_timeout_seconds)
     return {
-        "serviceAccountName": pool.metadata.name,
+        "serviceAccountName": engine.service_account_name or pool.metadata.name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": NOTICE_SECONDS + drain_seconds + EXIT_SECONDS,
@@ -146,4 +235,5 @@ def _pod_spec(pool: ServingPool, sidecar_image: str) -> Json:
             *model_volumes(pool.spec.model),
             *sidecar_volumes(pool.metadata.name),
         ],
+        **scheduling_fields(engine, selector),
     }

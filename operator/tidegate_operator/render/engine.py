@@ -8,7 +8,8 @@ from typing import Any
 from tidegate.scheduling.contracts import Task
 from tidegate_operator.api.common import ResourceRequirements
 from tidegate_operator.api.engine import EngineSpec, EnvVar
-from tidegate_operator.api.serving_pool import ModelSpec, ServingPool
+from tidegate_operator.api.model import AccessMode, ModelSpec, Retention
+from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_args import complete
 from tidegate_operator.names import ADMIN_PORT
 
@@ -19,6 +20,8 @@ SOCKET_PATH = f"{SOCKET_DIRECTORY}/engine.sock"
 """vLLM refuses paths of 100 bytes and more."""
 MODEL_DIRECTORY = "/model"
 CACHE_DIRECTORY = "/cache"
+CACHE = "cache"
+"""Name of the cache's volume, and of the claim of each pod."""
 GPU = "nvidia.com/gpu"
 ENGINE_SHUTDOWN_SECONDS = 20
 """What vLLM gives its last requests after SIGTERM, when the drain has run out of time; below the
@@ -79,9 +82,18 @@ def resource_requirements(given: ResourceRequirements | None) -> Json:
 
 
 def model_volumes(model: ModelSpec) -> list[Json]:
-    """Where the model is, and a place to write for what vLLM downloads and compiles."""
-    volumes: list[Json] = [{"name": "cache", "emptyDir": {}}]
-    source = model.source
+    """Where the model is, and a place to write for what vLLM downloads and compiles.
+
+    A cache with a volume for each pod is not among them: the StatefulSet adds it.
+    """
+    volumes: list[Json] = []
+    cache, source = model.cache, model.source
+    if cache is None or cache.empty_dir:
+        limit = cache and cache.empty_dir and cache.empty_dir.size_limit
+        volumes.append({"name": CACHE, "emptyDir": {"sizeLimit": limit} if limit else {}})
+    elif shared := cache.persistent_volume_claim:
+        claim_source = {"claimName": shared.claim_name}
+        volumes.append({"name": CACHE, "persistentVolumeClaim": claim_source})
     if claim := source.persistent_volume_claim:
         volumes.append(
             {
@@ -92,6 +104,31 @@ def model_volumes(model: ModelSpec) -> list[Json]:
     elif image := source.image:
         volumes.append({"name": "model", "image": {"reference": image.reference}})
     return volumes
+
+
+def cache_claims(model: ModelSpec) -> list[Json]:
+    """The StatefulSet's ``volumeClaimTemplates``: at most one, for the cache."""
+    template = model.cache and model.cache.volume_claim_template
+    if not template:
+        return []
+    spec: Json = {
+        "accessModes": [(template.access_mode or AccessMode.READ_WRITE_ONCE).value],
+        "resources": {"requests": {"storage": template.size}},
+    }
+    if template.storage_class_name:
+        spec["storageClassName"] = template.storage_class_name
+    return [{"metadata": {"name": CACHE}, "spec": spec}]
+
+
+def claim_retention(model: ModelSpec) -> Json:
+    """What becomes of the cache's claims. Always said, so that taking it back takes it back."""
+    template = model.cache and model.cache.volume_claim_template
+    deleted = template.when_deleted if template else None
+    scaled = template.when_scaled if template else None
+    return {
+        "whenDeleted": (deleted or Retention.RETAIN).value,
+        "whenScaled": (scaled or Retention.RETAIN).value,
+    }
 
 
 def _arguments(model: ModelSpec, engine: EngineSpec) -> list[str]:
@@ -165,7 +202,7 @@ def _variable(variable: EnvVar) -> Json:
 def _mounts(model: ModelSpec) -> list[Json]:
     mounts: list[Json] = [
         {"name": "socket", "mountPath": SOCKET_DIRECTORY},
-        {"name": "cache", "mountPath": CACHE_DIRECTORY},
+        {"name": CACHE, "mountPath": CACHE_DIRECTORY},
         {"name": "shared-memory", "mountPath": "/dev/shm"},
         {"name": "engine-tmp", "mountPath": "/tmp"},
     ]

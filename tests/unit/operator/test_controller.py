@@ -85,6 +85,14 @@ class Server:
 
     create = apply
 
+    async def serves(self, kind: Kind) -> bool:
+        await self._step()
+        return False
+
+    async def refusal(self, pod: Json) -> str | None:
+        await self._step()
+        return None
+
     async def delete(self, kind: Kind, owned: Json) -> None:
         await self._step()
 

@@ -83,7 +83,7 @@ UNKNOWN_TIER = Fault(ConditionType.RESOLVED_REFS, Reason.TIER_NOT_FOUND, "no t9"
             [ready()],
             SETTLED,
             (OVERCOMMITTED,),
-            "False PodsReady | True PodsReady | False Overcommitted",
+            "False PodsReady | True PodsReady | False OverCommitted",
         ),
         (
             1,

@@ -55,17 +55,83 @@ POOLS = {
     ),
     "image": pool(model={"name": "m", "source": {"image": {"reference": "registry/model:1"}}}),
     "embeddings": pool(model={"name": "m", "task": "Embed", "source": {"uri": "s3://bucket/m"}}),
+    "placed": pool(
+        model={
+            "name": "m",
+            "source": {"huggingFace": {"repo": "acme/tiny"}},
+            "cache": {"volumeClaimTemplate": {"size": "50Gi", "storageClassName": "fast"}},
+        },
+        engine={
+            "image": "vllm/vllm-openai:v0.32.0",
+            "nodeSelector": {"disk": "fast"},
+            "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}
+                        ]
+                    }
+                },
+                "podAntiAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                        {"weight": 1, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname"}}
+                    ]
+                },
+            },
+            "topologySpreadConstraints": [
+                {
+                    "maxSkew": 1,
+                    "topologyKey": "zone",
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    "minDomains": 2,
+                    "matchLabelKeys": ["controller-revision-hash"],
+                },
+                {
+                    "maxSkew": 2,
+                    "topologyKey": "zone",
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {"matchLabels": {"a": "b"}},
+                },
+            ],
+            "priorityClassName": "serving",
+            "runtimeClassName": "nvidia",
+            "imagePullSecrets": [{"name": "registry"}],
+            "serviceAccountName": "reader",
+            "podTemplate": {
+                "metadata": {"labels": {"team": "x"}},
+                "spec": {
+                    "dnsPolicy": "Default",
+                    "volumes": [{"name": "shared-memory", "emptyDir": {"sizeLimit": "16Gi"}}],
+                    "containers": [
+                        {"name": "engine", "livenessProbe": {"periodSeconds": 30}},
+                        {"name": "logs", "image": "logs:1"},
+                    ],
+                },
+            },
+        },
+    ),
+    "shared-cache": pool(
+        model={
+            "name": "m",
+            "source": {"huggingFace": {"repo": "acme/tiny"}},
+            "cache": {"persistentVolumeClaim": {"claimName": "cache"}},
+        },
+    ),
 }
 
 
 def children(obj: Json) -> Children:
     read = api.parse(api.ServingPool, obj)
     assert isinstance(read, api.ServingPool), read
-    return render_children(read, "ghcr.io/tidegate/sidecar:0.1.0")
+    return render_children(
+        read, "ghcr.io/tidegate/sidecar:0.1.0", ("tidegate-system", "monitoring")
+    )
 
 
 def as_yaml(obj: Json) -> str:
-    made = dataclasses.astuple(children(obj))
+    *made, conflicts = dataclasses.astuple(children(obj))
+    assert conflicts == ()
     return yaml.safe_dump_all(json.loads(json.dumps(made)), sort_keys=False)
 
 
@@ -105,8 +171,35 @@ def test_the_grace_period_covers_pause_drain_and_exit() -> None:
 
 
 def test_selectors_depend_on_the_name_alone() -> None:
-    """O18: nothing a user can change reaches an immutable field of the StatefulSet."""
+    """O18: but for the cache's claims, nothing a user can change is immutable in a StatefulSet."""
     immutable = ("serviceName", "podManagementPolicy", "selector")
     plain, full = children(pool()).stateful_set["spec"], children(POOLS["hub"]).stateful_set["spec"]
     assert [plain[key] for key in immutable] == [full[key] for key in immutable]
     assert "volumeClaimTemplates" not in full
+
+
+@pytest.mark.parametrize("kept", [None, "Retain", "Delete"])
+def test_r9_retention_of_claims_is_always_said(kept: str | None) -> None:
+    """R9: so that an option that is taken back is taken back."""
+    template = {"size": "1Gi"} | ({"whenDeleted": kept, "whenScaled": kept} if kept else {})
+    source = {"huggingFace": {"repo": "acme/tiny"}}
+    model = {"name": "m", "source": source, "cache": {"volumeClaimTemplate": template}}
+    retention = {"whenDeleted": kept or "Retain", "whenScaled": kept or "Retain"}
+    spec = children(pool(model=model)).stateful_set["spec"]
+    assert spec["persistentVolumeClaimRetentionPolicy"] == retention
+    plain = children(pool()).stateful_set["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert plain == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+
+
+def test_the_admin_port_is_open_to_named_namespaces_alone() -> None:
+    policy = children(pool()).network_policy["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    tenants, admin = policy["ingress"]
+    assert "from" not in tenants
+    assert admin["from"][0]["namespaceSelector"]["matchExpressions"][0]["values"] == [
+        "monitoring",
+        "tidegate-system",
+    ]
+    read = api.parse(api.ServingPool, pool())
+    assert isinstance(read, api.ServingPool)
+    assert render_children(read, "s:1").network_policy["spec"]["ingress"] == [tenants]

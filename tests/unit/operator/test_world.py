@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from support.custom_resources import key_secret, tenant, tier
 from tidegate_operator import world as world_module
-from tidegate_operator.kube import NAMESPACE, SECRET, TENANT, TENANT_TIER, Forbidden, Json, Kind
+from tidegate_operator.kube import (
+    NAMESPACE,
+    POD_MONITOR,
+    SECRET,
+    TENANT,
+    TENANT_TIER,
+    Forbidden,
+    Json,
+    Kind,
+)
 from tidegate_operator.world import World
 
 
@@ -21,6 +30,10 @@ class Lister:
         self.objects: dict[Kind, list[Json]] = {}
         self.forbidden: set[str] = set()
         self.seconds = 0.0
+        self.optional: set[Kind] = set()
+
+    async def serves(self, kind: Kind) -> bool:
+        return kind in self.optional
 
     async def list(
         self, kind: Kind, namespace: str | None = None, selector: str | None = None
@@ -125,3 +138,15 @@ async def test_a_secret_that_is_being_deleted_gives_no_key_any_more(lister: List
     world.mark(SECRET)
     await world.refresh()
     assert world.judgement.tenants["a/x"].digests == ()
+
+
+async def test_an_optional_kind_is_asked_for_at_each_resync(lister: Lister) -> None:
+    world = World(lister, ())  # type: ignore[arg-type]
+    await world.refresh()
+    assert not world.serves(POD_MONITOR)
+    lister.optional.add(POD_MONITOR)
+    await world.refresh()
+    assert not world.serves(POD_MONITOR)
+    world.mark_all()
+    await world.refresh()
+    assert world.serves(POD_MONITOR)
