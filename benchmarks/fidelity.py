@@ -9,9 +9,10 @@ the clock of the engine's own thread, which stands still while another process h
 counts from where the engine's process had the request; errors on the wall's clock, with the API
 process in front, are printed beside. `steps scheduled alike` needs no clock at all.
 
-What it can't show: a GPU, and what the model leaves out (see the engine model's docstring). The
-other half of the check, against the published runs of VTC's artifact, is `scripts/bench fairness`'s
-and is printed here too where that can be imported.
+What it can't show: a GPU (beside the throughput that NVIDIA publishes for two H100 with another
+engine), and what the model leaves out (see the engine model's docstring). The other half of the
+check, against the published runs of VTC's artifact, is `scripts/bench fairness`'s and is printed
+here too where that can be imported.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from fidelity_fit import fit_frontend, fit_steps, step_errors_percent
 from fidelity_judge import METRICS, Judged, Metric, Probe, error_of, together
 from fidelity_log import Arrival
 from fidelity_model import predict
+from fidelity_published import published_figures
 from fidelity_workloads import HELD_OUT, HeldOut, probe_stages
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
@@ -74,7 +76,8 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
         figures = _against_vllm(arguments, console)
     except (MissingError, OSError, RuntimeError, TimeoutError, ValueError) as error:
         figures = _missing(f"{type(error).__name__}: {error}")
-    return [*figures, *_against_artifact(console)]
+    _say(console, "the model beside published throughput of GPUs")
+    return [*figures, *published_figures(), *_against_artifact(console)]
 
 
 def _missing(why: str) -> list[Figure]:

@@ -175,6 +175,14 @@ def test_the_probe_and_the_held_out_runs_are_the_same_each_time() -> None:
         assert longest <= (held_out.flags.num_gpu_blocks - 1) * 32 // 2
 
 
+def test_published_throughput_is_met_by_hardware_figures_alone() -> None:
+    """In the order of magnitude, that is: a wrong unit anywhere in the constants is found out."""
+    published = module("fidelity_published")
+    calibration = module("tidegate.simulator.engine_model").CALIBRATIONS[published.CALIBRATION]
+    modelled = published.tokens_per_second(calibration, 2048, 128, 600)
+    assert modelled == pytest.approx(published.PUBLISHED[2048, 128][1], rel=0.5)
+
+
 def test_errors_are_of_what_was_measured() -> None:
     judge = module("fidelity_judge")
     assert judge.error_percent(80, 100) == pytest.approx(20)
@@ -188,6 +196,7 @@ def test_without_vllm_every_error_is_missing_with_a_reason(
     monkeypatch.setenv("TIDEGATE_CACHE", str(tmp_path))
     fidelity = module("fidelity")
     monkeypatch.setattr(fidelity, "_against_artifact", lambda _: [])
+    monkeypatch.setattr(fidelity, "published_figures", list)
     arguments = argparse.Namespace(keep=None, repetitions=1, seconds=1.0, seed=1)
     figures = fidelity.measure(arguments, Console(quiet=True))
     assert len(figures) == 3 * len(fidelity.METRICS)
