@@ -27,33 +27,27 @@ from tidegate.workload import ScenarioError, TraceError, read_scenario
 OPEN_REQUESTS_PER_SECOND = 2.5
 POISON_FROM_SECONDS = 300.0
 BUILT_IN_SECONDS = 600.0
-BUILT_IN_WARMUP_SECONDS = 60.0
 
-BUILT_IN: dict[str, tuple[Callable[[int], Workload], str]] = {
-    "mixed-node": (
-        lambda seed: mixed_node.mixed_node(mixed_node.FULL, seed),
-        "paid chat, agents, batch and free users, about 165 requests in flight",
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A workload by seed, and what of its beginning is no steady state."""
+
+    make: Callable[[int], Workload]
+    warmup_seconds: float = 60.0
+
+
+BUILT_IN = {
+    "mixed-node": BuiltIn(lambda seed: mixed_node.mixed_node(mixed_node.FULL, seed)),
+    "mixed-node-half": BuiltIn(lambda seed: mixed_node.mixed_node(mixed_node.HALF, seed)),
+    "mixed-node-open": BuiltIn(
+        lambda seed: mixed_node.mixed_node_open(OPEN_REQUESTS_PER_SECOND, seed)
     ),
-    "mixed-node-half": (
-        lambda seed: mixed_node.mixed_node(mixed_node.HALF, seed),
-        "half of it",
-    ),
-    "mixed-node-open": (
-        lambda seed: mixed_node.mixed_node_open(OPEN_REQUESTS_PER_SECOND, seed),
-        f"15 : 35 : 5 : 45 of {OPEN_REQUESTS_PER_SECOND:g} requests a second",
-    ),
-    "long-prompts": (incidents.long_prompts, "32K prompts beside agents with short ones"),
-    "avalanche": (incidents.avalanche, "bursts of batch prompts that want more KV than there is"),
-    "poison": (
-        lambda seed: incidents.poison(seed, POISON_FROM_SECONDS),
-        "one tenant turns to 200K prompts",
-    ),
-    "ten-thousand-against-five": (
-        ten_thousand_against_five,
-        "one tenant's backlog, another's five",
-    ),
+    "long-prompts": BuiltIn(incidents.long_prompts),
+    "avalanche": BuiltIn(incidents.avalanche),
+    "poison": BuiltIn(lambda seed: incidents.poison(seed, POISON_FROM_SECONDS)),
+    "ten-thousand-against-five": BuiltIn(ten_thousand_against_five, warmup_seconds=0.0),
 }
-"""By name: the workload of a seed, and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +76,7 @@ class Timing:
     def spread(self, duration: float, warmup: float) -> tuple[float, float, float]:
         """Warm-up, end of what is measured, end of the run."""
         until = duration if self.duration_seconds is None else self.duration_seconds
-        begin = warmup if self.warmup_seconds is None else self.warmup_seconds
+        begin = min(warmup, until / 4) if self.warmup_seconds is None else self.warmup_seconds
         if begin >= until:
             raise CommandError(
                 f"--warmup: {begin:g} s leave nothing of the {until:g} s of --duration", exit_code=2
@@ -104,9 +98,9 @@ def prepare(given: PolicyInput, workload: str, timing: Timing) -> Load:
 
 
 def _built_in(policy: Policy, name: str, timing: Timing) -> Load:
-    build, _ = BUILT_IN[name]
+    build = BUILT_IN[name].make
     seed = timing.seed or 0
-    warmup, until, duration = timing.spread(BUILT_IN_SECONDS, BUILT_IN_WARMUP_SECONDS)
+    warmup, until, duration = timing.spread(BUILT_IN_SECONDS, BUILT_IN[name].warmup_seconds)
     tenants = build(seed).tenants
     tiers = {tier.name for tier in policy.tiers}
     missing = sorted(set(tenants.values()) - tiers)

@@ -55,11 +55,10 @@ def test_manifests_and_a_scenario_become_a_report(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    written, shown = tmp_path / "r.json", tmp_path / "r.html"
+    written = tmp_path / "r.json"
     arguments = (
         QUICKSTART, "--workload", scenario, "--compare", "fcfs,priority", "--compare", "vtc",
-        "--slo", "t0=ttft:1s:90", "--gpu-hour", "2", "--drain", "5",
-        "--json", written, "--html", shown,
+        "--slo", "t0=ttft:1s:90", "--gpu-hour", "2", "--drain", "5", "--json", written,
     )  # fmt: skip
     assert simulate(monkeypatch, *arguments) == 0
     out = capsys.readouterr().out
@@ -77,7 +76,6 @@ def test_manifests_and_a_scenario_become_a_report(
     assert report.runs[1].tiers[0].economics.reserved_percent == 0.0
     paid = t0.economics.gpu_hours_paid + t3.economics.gpu_hours_paid + ours.unallocated_gpu_hours
     assert paid == pytest.approx(8 * 20 / 3600)
-    assert shown.read_text().startswith("<!doctype html>")
 
 
 def test_the_same_seed_gives_the_same_report(
@@ -93,10 +91,10 @@ def test_a_policy_file_and_a_built_in_workload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = ROOT / "examples" / "simulate" / "reserved-node.json"
-    written = tmp_path / "r.json"
+    written, shown = tmp_path / "r.json", tmp_path / "r.html"
     arguments = (
         policy, "--workload", "long-prompts", "--duration", 40, "--warmup", 5, "--drain", 5,
-        "--seed", 9, "--policy", "sidecar", "--json", written,
+        "--seed", 9, "--policy", "sidecar", "--json", written, "--html", shown,
     )  # fmt: skip
     assert simulate(monkeypatch, *arguments) == 0
     report = loads(SimulationReport, written.read_text())
@@ -104,6 +102,22 @@ def test_a_policy_file_and_a_built_in_workload(
     objective = report.runs[0].tiers[0].figures.objectives[0]
     assert (objective.target_seconds, objective.ratio_percent) == (0.8, 99.5)
     assert "tenants of the workload's own" in capsys.readouterr().out
+    assert shown.read_text().startswith("<!doctype html>")
+    assert "conversation" in shown.read_text()
+
+
+def test_a_built_in_burst_at_the_start_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = tmp_path / "r.json"
+    arguments = ("--workload", "ten-thousand-against-five", "--duration", 10, "--drain", 0)
+    arguments += ("--policy", "sidecar", "--json", written)
+    assert simulate(monkeypatch, QUICKSTART, *arguments) == 0
+    run = loads(SimulationReport, written.read_text()).runs[0]
+    sent = {row.name: row.figures for row in run.tenants}
+    assert sent["backlog/many"].sent == 10_000
+    assert sent["backlog/many"].refused["queue_full"] > 4_000
+    assert sent["backlog/few"].sent == 5
 
 
 def test_static_is_the_best_split_of_the_tiers(
