@@ -21,7 +21,8 @@ def test_a_deployment_s_command_line() -> None:
             "--num-gpu-blocks-override", "2048", "--block-size", "32",
             "--scheduling-policy", "priority", "--no-enable-prefix-caching",
             "--shutdown-timeout", "90", "--enable-log-requests", "--dtype", "bfloat16",
-            "--long-prefill-token-threshold", "512",
+            "--long-prefill-token-threshold", "512", "--long-prefill-token-threshold-adaptive",
+            "--watermark", "0.05", "--no-scheduler-reserve-full-isl",
         ],
         {},
     )  # fmt: skip
@@ -36,6 +37,9 @@ def test_a_deployment_s_command_line() -> None:
     assert (engine.num_gpu_blocks, engine.block_size) == (2048, 32)
     assert engine.scheduling_policy is SchedulingPolicy.PRIORITY
     assert engine.long_prefill_token_threshold == 512
+    assert engine.long_prefill_token_threshold_adaptive
+    assert engine.watermark_blocks == 102
+    assert not engine.scheduler_reserve_full_isl
     assert not engine.enable_prefix_caching
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 

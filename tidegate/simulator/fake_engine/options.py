@@ -78,10 +78,14 @@ def _add_vllm_flags(parser: argparse.ArgumentParser) -> None:
     add("--max-num-seqs", type=int, default=256)
     add("--max-num-batched-tokens", type=int, default=8192)
     add("--long-prefill-token-threshold", type=int, default=0)
+    switch = argparse.BooleanOptionalAction
+    add("--long-prefill-token-threshold-adaptive", action=switch, default=False)
+    add("--scheduler-reserve-full-isl", action=switch, default=True)
+    add("--watermark", type=float, default=0.0, metavar="FRACTION")
     add("--num-gpu-blocks-override", type=int, metavar="BLOCKS")
     add("--block-size", type=int, default=16)
     add("--scheduling-policy", choices=[p.value for p in SchedulingPolicy], default="fcfs")
-    add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
+    add("--enable-prefix-caching", action=switch, default=True)
     add("--shutdown-timeout", type=int, default=0, metavar="SECONDS")
     add("--runner", choices=["auto", "generate", "pooling"], default="auto")
     ignored = parser.add_argument_group("without effect here")
@@ -178,6 +182,9 @@ def _options(args: argparse.Namespace) -> Options:
         long_prefill_token_threshold=args.long_prefill_token_threshold,
         scheduling_policy=SchedulingPolicy(args.scheduling_policy),
         enable_prefix_caching=args.enable_prefix_caching,
+        long_prefill_token_threshold_adaptive=args.long_prefill_token_threshold_adaptive,
+        scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
+        watermark=args.watermark,
     )
     max_model_len = args.max_model_len
     if max_model_len is None:
