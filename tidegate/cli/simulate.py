@@ -20,7 +20,7 @@ from tidegate.cli.load import INTERRUPTED, check_writable
 from tidegate.cli.policy_files import PolicyInput, read_policy
 from tidegate.cli.simulate_workload import BUILT_IN, Load, Timing, pools_of, prepare
 from tidegate.load.tables import output_console
-from tidegate.scheduling.contracts import ContractError, Policy, dumps
+from tidegate.scheduling.contracts import ContractError, Policy, SchedulingMode, dumps
 from tidegate.scheduling.contracts.limits import SloMetric, SloObjective
 from tidegate.scheduling.contracts.simulation_report import FidelityCheck
 from tidegate.simulator.report import Run, Setting, build_report
@@ -59,8 +59,12 @@ def simulate(
         ),
     ],
     policy: Annotated[
-        str, typer.Option(help=f"What schedules: {', '.join(systems.POLICIES)}.")
-    ] = DEFAULT_POLICY,
+        str | None,
+        typer.Option(
+            help=f"What schedules: {', '.join(systems.POLICIES)}. Unset: tidegate, or fcfs where "
+            "the pool's schedulingMode says so."
+        ),
+    ] = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(metavar="POLICY", help="Simulate this one too. Repeatable; commas do too."),
@@ -125,9 +129,10 @@ def simulate(
     to_html = _renderer() if html_file is not None else None
     check = _fidelity(fidelity) if fidelity is not None else None
     engine = systems.hardware(calibration, gpus)
-    names = _names(policy, compare or [])
-    systems.check_policies(names, engine)
+    asked = _names([*([policy] if policy else []), *(compare or [])])
+    systems.check_policies(asked, engine)
     given = read_policy(files, pool)
+    names = asked if policy else _names([_own_policy(given.policy), *asked])
     given = replace(given, policy=_promised(given.policy, slo or []))
     load = prepare(given, workload, Timing(duration, warmup, drain, seed))
     notes = (*given.notes, *load.notes, *_notes(given, engine, names))
@@ -153,10 +158,15 @@ def _fidelity(file: Path) -> FidelityCheck:
         raise CommandError(f"--fidelity: {file}: {error}", exit_code=2) from None
 
 
-def _names(policy: str, compare: Sequence[str]) -> list[str]:
-    """Each once, the policy in question first."""
-    others = [name.strip() for one in compare for name in one.split(",")]
-    return list(dict.fromkeys([policy, *filter(None, others)]))
+def _names(given: Sequence[str]) -> list[str]:
+    """Each once, in the order given."""
+    names = [name.strip() for one in given for name in one.split(",")]
+    return list(dict.fromkeys(filter(None, names)))
+
+
+def _own_policy(policy: Policy) -> str:
+    """What the pool's own mode comes to: Shadow serves first come first served, too."""
+    return DEFAULT_POLICY if policy.scheduling_mode is SchedulingMode.TIDEGATE else "fcfs"
 
 
 def _promised(policy: Policy, given: Sequence[str]) -> Policy:
@@ -196,6 +206,11 @@ def _notes(given: PolicyInput, engine: systems.Hardware, names: Sequence[str]) -
         yield (
             "tidegate: with the plug-in in the engine; sidecar: Tidegate before a stock vLLM, "
             "as a pool without the plug-in runs"
+        )
+    if given.policy.scheduling_mode is not SchedulingMode.TIDEGATE:
+        yield (
+            f"The pool's mode is {given.policy.scheduling_mode}, simulated as fcfs; under "
+            "--policy tidegate or sidecar it is as if switched on"
         )
     if given.gpus is not None and given.gpus != engine.gpus:
         yield (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tidegate.cli.errors import CommandError
 from tidegate.cli.simulate_workload import Load
-from tidegate.scheduling.contracts import Policy
+from tidegate.scheduling.contracts import Policy, SchedulingMode
 from tidegate.simulator.engine_model import CALIBRATIONS, Calibration
 from tidegate.simulator.report.build import Promises, Run, Setting, policy_run
 from tidegate.simulator.simulation import node_policy
@@ -146,10 +146,11 @@ def _whole(name: str, load: Load, engine: Hardware) -> System:
 
 
 def _limited(policy: Policy) -> Policy:
-    """With the limits that the engine runs with, where the policy names none."""
+    """Switched on, with the limits that the engine runs with where it names none."""
     limits = policy.engine
     return replace(
         policy,
+        scheduling_mode=SchedulingMode.TIDEGATE,
         engine=replace(
             limits,
             max_num_seqs=limits.max_num_seqs or _DEFAULT_SEQS,

@@ -318,6 +318,21 @@ def test_what_the_operator_would_report_is_noted(
     assert "The pool's engine has 1 GPUs, h100_70b_tp8 has 8" in out
 
 
+def test_a_pool_that_is_switched_off_is_simulated_as_it_serves(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    mode = "engine: {image: i}, schedulingMode: FirstComeFirstServed"
+    file, written = tmp_path / "m.yaml", tmp_path / "r.json"
+    free = ANY.replace("name: t0", "name: t3")
+    file.write_text("\n---\n".join([ANY, free, POOL.replace("engine: {image: i}", mode)]))
+    arguments = (file, "--workload", scenario, "--compare", "sidecar", "--drain", 5)
+    assert simulate(monkeypatch, *arguments, "--json", written) == 0
+    runs = loads(SimulationReport, written.read_text()).runs
+    assert [run.policy for run in runs] == ["fcfs", "sidecar"]
+    assert "The pool's mode is FirstComeFirstServed, simulated as fcfs" in capsys.readouterr().out
+
+
 def test_interrupted_says_so(
     scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
