@@ -393,6 +393,8 @@ HISTORIES = st.builds(
     blocks=st.integers(25, 60),
     seats=st.integers(1, 10),
     threshold=st.sampled_from([0, 5]),
+    watermark=st.sampled_from([0.0, 0.1, 0.4]),
+    reserve=st.booleans(),
 )
 def test_invariants(
     history: History,
@@ -401,6 +403,8 @@ def test_invariants(
     blocks: int,
     seats: int,
     threshold: int,
+    watermark: float,
+    reserve: bool,
 ) -> None:
     """Blocks and work are conserved, limits hold, every request ends once with its tokens."""
     engine = make_engine(
@@ -410,6 +414,8 @@ def test_invariants(
         scheduling_policy=policy,
         enable_prefix_caching=caching,
         long_prefill_token_threshold=threshold,
+        watermark=watermark,
+        scheduler_reserve_full_isl=reserve,
     )
     requests = [
         request(str(index), prompt, output, priority, key)
@@ -441,7 +447,8 @@ def test_invariants(
         # Work-conserving: a waiting request is left out only for want of tokens, seats or blocks.
         if step.waiting and not step.preempted and step.free_seats and step.tokens < 16:
             head = engine.waiting.peek()
-            assert threshold or step.free_blocks < -(-head.total_tokens // 4)
+            spare = engine.config.watermark_blocks
+            assert threshold or step.free_blocks - spare < -(-head.total_tokens // 4)
         computed += step.tokens
         finished.extend(step.finished)
         for r in step.sampled:
