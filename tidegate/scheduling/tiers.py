@@ -6,8 +6,8 @@ engine is seen to have done over all tiers; it only rises. Costs are in the same
 
 * ``reservation_tag``: the value of ``served`` at which the tier is due by its reservation ``r``. A
   request dispatched because the tier was due moves it on by cost / r, and corrections of its cost
-  follow. One dispatched in excess only sets it to at least ``served + cost / r``: the tier was just
-  served, and what it took beyond its reservation does not count against it.
+  follow. One dispatched in excess does not move it where the excess goes by weight; by priority it
+  sets it to at least ``served + cost / r``, as the tier was just served.
 * ``limit_tag``: the value at which the tier is below its limit ``m`` again; moved on by cost / m by
   what is dispatched while another tier waits. Capacity that no other tier waits for is not limited.
 * ``share``: its place among the tiers it shares the rest with (``tier_turns``): by priority
@@ -157,7 +157,7 @@ class Tiers(Generic[T]):
             step = cost / tier.reserved_ratio
             if due:
                 tier.reservation_tag += step
-            elif tier.reservation_tag < served + step:
+            elif not self._weighted and tier.reservation_tag < served + step:
                 tier.reservation_tag = served + step
         limited = ordered and tier.limit_ratio < 1 and self._waiting > 1
         if limited:
