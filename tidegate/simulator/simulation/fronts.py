@@ -88,8 +88,6 @@ class SidecarFront:
         self._group = group
 
     def submit(self, request: SimRequest, now: float) -> Outcome | None:
-        if not self._group.fits(request):
-            return Outcome.ENGINE_REFUSED
         job = Request(
             request.id,
             request.tenant,
@@ -99,6 +97,11 @@ class SidecarFront:
         refusal = self.scheduler.submit(job, now)
         if refusal is not None:
             return refusal
+        if job.prompt_tokens < request.planned.prompt_tokens:
+            request.truncate(job.prompt_tokens)
+        if not self._group.fits(request):
+            self.scheduler.cancel(request.id, now)
+            return Outcome.ENGINE_REFUSED
         self._requests[request.id] = request
         self._queued[request.tier] += 1
         self._pump(now)

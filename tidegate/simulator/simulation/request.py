@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from tidegate.scheduling.outcomes import Outcome
@@ -38,6 +38,10 @@ class SimRequest:
     @property
     def tenant(self) -> str:
         return self.planned.tenant
+
+    def truncate(self, prompt_tokens: int) -> None:
+        """Only the end of its prompt is sent: no other request begins like that."""
+        self.planned = replace(self.planned, prompt_tokens=prompt_tokens, prefix=None)
 
     def to_engine(
         self, block_size: int, priority: int, now: float, most_drafted_tokens: int | None

@@ -1,0 +1,376 @@
+"""The mixed node of source 000: T0's latency and everybody's throughput, under every policy.
+
+Conversation (T0), agents (T1), batch (T2) and free traffic (T3) on one simulated 8xH100 node with a
+70B model in bf16. Time to first token with all queueing; whoever is refused or never starts is a
+miss. `x alone` is T0's P99 over that of the same T0 requests with the node to themselves (same
+seed). Five seeds; for each aim the worst seed is the figure; rivals without an aim run for less
+time and on the first. What else there is to know (T0's time per output token and response, which
+sharing a batch must lengthen) is in the table above.
+
+The static partition is the best of all ways to serve the four tiers with two TP4 engines: the one
+that completes most requests per second, of those that serve T0 and T1 as they come (in a closed
+loop one that lets conversations queue without end completes the most, of free traffic).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from report import Aim, Figure, benchmark, figure
+from rich.console import Console
+from rich.table import Table
+from simulated import SEEDS, SLO_SECONDS, Run, RunSummary, execute, options, sensitivity
+
+from tidegate.scheduling.contracts import PrefillLimits
+from tidegate.simulator.engine_model import DRAFTS, Calibration, Speculation
+from tidegate.simulator.simulation import node_policy as node
+from tidegate.simulator.simulation.node_policy import node_policy, one_engine, split
+from tidegate.simulator.simulation.plugin import PluginOptions
+from tidegate.simulator.simulation.system import Scheduling, System
+from tidegate.simulator.workloads.client import Workload
+from tidegate.simulator.workloads.mixed_node import FULL, HALF, TIERS, MixedLoad, mixed_node
+
+MEASURED_SECONDS = 3_800.0
+"""So that at least 1,300 requests of T0 arrive."""
+RIVAL_SHARE = 0.4
+"""Of that time, for systems that no aim is about."""
+WARMUP_SECONDS = 200.0
+DRAFT_TOKENS = 3
+T3_RESERVED = 0.10
+NEEDED_T0_REQUESTS = 1_300
+
+OURS = "Tidegate"
+OURS_100 = "Tidegate, steps <= 100 ms"
+OURS_80 = "Tidegate, steps <= 80 ms"
+FCFS = "vLLM FCFS"
+ALONE = "T0 alone"
+
+
+def workload(load: MixedLoad, only: tuple[str, ...], seed: int) -> Workload:
+    """The node's traffic, or some tiers of it."""
+    mixed = mixed_node(load, seed)
+    return mixed.only(*only) if only else mixed
+
+
+def single(
+    scheduling: Scheduling,
+    name: str,
+    calibration: Calibration,
+    work: Workload,
+    *,
+    batched_tokens: int = 8_192,
+    plugin: PluginOptions | None = None,
+    prefill: PrefillLimits | None = None,
+) -> System:
+    """One TP8 engine for all."""
+    return one_engine(
+        scheduling,
+        node_policy(work, prefill=prefill),
+        calibration,
+        name=name,
+        max_num_batched_tokens=batched_tokens,
+        plugin=plugin,
+    )
+
+
+def apart(parts: tuple[tuple[str, ...], ...], calibration: Calibration, work: Workload) -> System:
+    """Engines of four GPUs for some tiers each, first come first served: the static partition."""
+    return split(Scheduling.FCFS, node_policy(work), parts, calibration)
+
+
+def by_draft(work: Workload) -> System:
+    """Two TP4 engines under our policy: T0 and T1 with a chat draft; T2 with a code one, and T3."""
+    parts = (("t0", "t1"), ("t2", "t3"))
+    system = split(Scheduling.TIDEGATE, node_policy(work), parts)
+    chat, code = (Speculation.head(DRAFTS[name], DRAFT_TOKENS) for name in ("chat_tp4", "code_tp4"))
+    groups = (
+        replace(system.groups[0], speculation=chat),
+        replace(system.groups[1], speculation=code, drafted_tiers=frozenset({"t2"})),
+    )
+    return System("Tidegate, 2 x TP4 by draft", groups)
+
+
+SINGLE: dict[str, Callable[[Calibration, Workload], System]] = {
+    FCFS: partial(single, Scheduling.FCFS, FCFS),
+    "vLLM FCFS, 2,048": partial(single, Scheduling.FCFS, "vLLM FCFS, 2,048", batched_tokens=2_048),
+    "vLLM priority": partial(single, Scheduling.PRIORITY, "vLLM priority"),
+    "vLLM priority, 2,048": partial(
+        single, Scheduling.PRIORITY, "vLLM priority, 2,048", batched_tokens=2_048
+    ),
+    "VTC": partial(single, Scheduling.VTC, "VTC"),
+    "source 000": partial(single, Scheduling.SOURCE_000, "source 000"),
+    "Tidegate without plug-in": partial(single, Scheduling.SIDECAR, "Tidegate without plug-in"),
+    "Tidegate without pauses": partial(
+        single, Scheduling.TIDEGATE, "Tidegate without pauses", plugin=PluginOptions(pause=False)
+    ),
+    OURS: partial(single, Scheduling.TIDEGATE, OURS),
+    OURS_100: partial(
+        single, Scheduling.TIDEGATE, OURS_100, plugin=PluginOptions(step_seconds_cap=0.100)
+    ),
+    OURS_80: partial(
+        single, Scheduling.TIDEGATE, OURS_80, plugin=PluginOptions(step_seconds_cap=0.080)
+    ),
+}
+AT_FULL = tuple(SINGLE)
+JUDGED = (FCFS, OURS, OURS_100)
+"""Those that an aim is about."""
+AT_HALF = (FCFS, OURS, OURS_80)
+
+
+class Plan:
+    """The runs of one invocation."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.quick: bool = arguments.quick
+        self.jobs: int = arguments.jobs
+        self.seeds: Sequence[int] = arguments.seeds or (SEEDS[:1] if self.quick else SEEDS)
+        self.measured_seconds = MEASURED_SECONDS / 6 if self.quick else MEASURED_SECONDS
+
+    def runs(
+        self,
+        key: str,
+        load: MixedLoad,
+        system: Callable[[Workload], System],
+        only: tuple[str, ...] = (),
+        *,
+        seeds: Sequence[int] | None = None,
+        share: float = 1.0,
+    ) -> list[Run]:
+        """One for each seed, over ``share`` of the time."""
+        return [
+            Run(
+                key,
+                partial(workload, load, only),
+                system,
+                seed,
+                WARMUP_SECONDS + share * self.measured_seconds,
+                WARMUP_SECONDS,
+            )
+            for seed in seeds or self.seeds
+        ]
+
+    def alone(self, key: str, load: MixedLoad, calibration: Calibration = node.TP8) -> list[Run]:
+        """T0 with the node to itself."""
+        system = partial(single, Scheduling.FCFS, key, calibration)
+        return self.runs(key, load, system, ("t0",))
+
+
+Results = dict[tuple[str, int], RunSummary]
+
+
+def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
+    """Runs every policy at full load, ours at half, and the search for the best split."""
+    plan = Plan(arguments)
+    names = arguments.only or AT_FULL
+    runs = plan.alone(ALONE, FULL)
+    for name in names:
+        judged = name in JUDGED or bool(arguments.only)
+        runs += plan.runs(
+            name,
+            FULL,
+            partial(SINGLE[name], node.TP8),
+            seeds=plan.seeds if judged else plan.seeds[:1],
+            share=1.0 if judged else RIVAL_SHARE,
+        )
+    if not arguments.only:
+        runs += plan.runs(
+            "2 x TP4 by draft", FULL, by_draft, seeds=plan.seeds[:1], share=RIVAL_SHARE
+        )
+        runs += plan.alone(f"{ALONE}, half load", HALF)
+        for name in AT_HALF:
+            runs += plan.runs(f"{name}, half load", HALF, partial(SINGLE[name], node.TP8))
+    done = execute(runs, plan.jobs, console, "mixed node")
+    best = ""
+    if not arguments.only:
+        best = _best_split(plan, done, console)
+    _print(done, plan.seeds, console)
+    figures = _figures(done, plan.seeds, best)
+    if arguments.sensitivity:
+        one = plan.seeds[:1]
+        runs = plan.alone(ALONE, FULL)[:1]
+        for name in JUDGED:
+            runs += plan.runs(name, FULL, partial(SINGLE[name], node.TP8), seeds=one)
+        figures += sensitivity(runs, lambda done: _figures(done, one, ""), plan.jobs, console)
+    return figures
+
+
+def _best_split(plan: Plan, done: Results, console: Console) -> str:
+    """The static partition that completes most; searched on one seed, then run on all."""
+    ways = {
+        " | ".join("+".join(part) for part in parts): partial(apart, parts, node.TP4)
+        for parts in node.splits_in_two(TIERS)
+    }
+    seed = plan.seeds[0]
+    runs = [
+        run
+        for key, system in ways.items()
+        for run in plan.runs(key, FULL, system, seeds=[seed], share=0.25)
+    ]
+    tried = execute(runs, plan.jobs, console, "static partitions")
+
+    def serves(summary: RunSummary) -> bool:
+        return all(summary.tiers[tier].ttft_p50 <= SLO_SECONDS for tier in ("t0", "t1"))
+
+    ordered = sorted(tried.items(), key=lambda each: -each[1].completed_per_second)
+    for (key, _), summary in ordered:
+        p50 = ", ".join(f"{tier} {summary.tiers[tier].ttft_p50:.3g} s" for tier in ("t0", "t1"))
+        console.print(
+            f"2 x TP4, {key}: {summary.completed_per_second:.2f} requests/s, TTFT p50 {p50}",
+            style="dim",
+        )
+    best = next(key for (key, _), summary in ordered if serves(summary))
+    done |= execute(plan.runs(best, FULL, ways[best]), plan.jobs, console, f"best split {best}")
+    return best
+
+
+def _print(done: Results, seeds: Sequence[int], console: Console) -> None:
+    table = Table(title="mixed node, mean over seeds; seconds", title_justify="left")
+    columns = (
+        "policy", "in flight", "T0 TTFT p50", "p99", "worst p99", "within 0.8 s %", "ms/token",
+        "response p99", "T1 p99", "T2 p99", "T3 p99", "req/s", "tokens/s", "T3 share %",
+        "hit %", "preempted", "recomputed", "x real time",
+    )  # fmt: skip
+    for name in columns:
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for key in dict.fromkeys(key for key, _ in done):
+        rows = [done[key, seed] for seed in seeds if (key, seed) in done]
+
+        def mean(value: Callable[[RunSummary], float], rows: list[RunSummary] = rows) -> float:
+            return sum(map(value, rows)) / len(rows)
+
+        def p99(tier: str, rows: list[RunSummary] = rows) -> str:
+            values = [row.tiers[tier].ttft_p99 for row in rows if tier in row.tiers]
+            return f"{sum(values) / len(values):.3g}" if values else "-"
+
+        shares = [row.tiers["t3"].computed_share for row in rows if "t3" in row.tiers]
+        table.add_row(
+            key,
+            f"{mean(lambda row: row.in_flight):.0f}",
+            f"{mean(lambda row: row.tiers['t0'].ttft_p50):.3f}",
+            p99("t0"),
+            f"{max(row.tiers['t0'].ttft_p99 for row in rows):.3f}",
+            f"{100 * mean(lambda row: row.tiers['t0'].within_slo):.1f}",
+            f"{1000 * mean(lambda row: row.tiers['t0'].seconds_per_token):.0f}",
+            f"{mean(lambda row: row.tiers['t0'].response_p99):.1f}",
+            p99("t1"),
+            p99("t2"),
+            p99("t3"),
+            f"{mean(lambda row: row.completed_per_second):.2f}",
+            f"{mean(lambda row: row.tokens_per_second):,.0f}",
+            f"{100 * sum(shares) / len(shares):.0f}" if shares else "-",
+            f"{100 * mean(lambda row: row.hit_ratio):.0f}",
+            f"{mean(lambda row: row.preemptions):.0f}",
+            f"{mean(lambda row: row.recomputed_tokens):,.0f}",
+            f"{mean(lambda row: row.simulated_seconds / row.processor_seconds):.0f}",
+        )
+    console.print(table)
+
+
+def _times_alone(done: Results, seed: int, key: str, alone: str = ALONE) -> float:
+    return done[key, seed].tiers["t0"].ttft_p99 / done[alone, seed].tiers["t0"].ttft_p99
+
+
+def _of(done: Results, seed: int, key: str, other: str) -> float:
+    return done[key, seed].completed_per_second / done[other, seed].completed_per_second
+
+
+def _figures(done: Results, seeds: Sequence[int], best: str) -> list[Figure]:
+    def worst(
+        name: str, unit: str, aim: Aim | None, value: Callable[[int], float], why: str = ""
+    ) -> Figure:
+        values = [value(seed) for seed in (seeds if aim is not None else seeds[:1])]
+        highest_is_worst = aim is None or aim.op == "<="
+        figure_value = max(values) if highest_is_worst else min(values)
+        said = f"seeds: {', '.join(f'{each:.3g}' for each in values)}"
+        return figure(name, figure_value, unit, aim, f"{why}; {said}" if why else said)
+
+    def have(*keys: str) -> bool:
+        return all((key, seeds[0]) in done for key in keys)
+
+    figures: list[Figure] = []
+    if have(OURS):
+        figures += [
+            worst("T0 P99", "x alone", Aim("<=", 2.0), lambda s: _times_alone(done, s, OURS)),
+            worst(
+                "T0 within 800 ms", "%", Aim(">=", 99.5),
+                lambda s: 100 * done[OURS, s].tiers["t0"].within_slo,
+            ),
+            worst(
+                "T3 of the tokens computed", "%", Aim(">=", 100 * T3_RESERVED),
+                lambda s: 100 * done[OURS, s].tiers["t3"].computed_share,
+            ),
+            worst(
+                "T0 requests", "", Aim(">=", NEEDED_T0_REQUESTS),
+                lambda s: done[OURS, s].tiers["t0"].requests,
+            ),
+            worst(
+                "simulator, production step plan", "x real time", Aim(">=", 60),
+                lambda s: done[OURS, s].simulated_seconds / done[OURS, s].processor_seconds,
+            ),
+        ]  # fmt: skip
+    for name in AT_FULL:
+        if have(name) and name != OURS:
+            figures.append(
+                worst(
+                    f"T0 P99, {name}", "x alone",
+                    Aim("<=", 1.65) if name == OURS_100 else None,
+                    lambda s, name=name: _times_alone(done, s, name),  # type: ignore[misc]
+                )
+            )  # fmt: skip
+    if have(OURS, FCFS):
+        figures.append(
+            worst("requests/s", "of FCFS", Aim(">=", 1.10), lambda s: _of(done, s, OURS, FCFS))
+        )
+    if have(OURS_100, FCFS):
+        figures.append(
+            worst(
+                f"requests/s, {OURS_100}", "of FCFS", Aim(">=", 1.0),
+                lambda s: _of(done, s, OURS_100, FCFS),
+            )
+        )  # fmt: skip
+    if best and have(OURS, best):
+        figures.append(
+            worst(
+                "requests/s", "of the best split", Aim(">=", 1.38),
+                lambda s: _of(done, s, OURS, best), best,
+            )
+        )  # fmt: skip
+    half, half_fcfs = f"{OURS_80}, half load", f"{FCFS}, half load"
+    if have(half, half_fcfs):
+        figures += [
+            worst(
+                f"T0 P99, {half}", "x alone", Aim("<=", 1.25),
+                lambda s: _times_alone(done, s, half, f"{ALONE}, half load"),
+            ),
+            worst(
+                f"requests/s, {half}", "of FCFS", Aim(">=", 0.99),
+                lambda s: _of(done, s, half, half_fcfs),
+            ),
+        ]  # fmt: skip
+    if have("2 x TP4 by draft"):
+        figures += [
+            worst(
+                "T0 P99, 2 x TP4 by draft", "x alone", None,
+                lambda s: _times_alone(done, s, "2 x TP4 by draft"),
+            ),
+            worst(
+                "requests/s, 2 x TP4 by draft", "of FCFS", None,
+                lambda s: _of(done, s, "2 x TP4 by draft", FCFS),
+            ),
+        ]  # fmt: skip
+    return figures
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The benchmark's own."""
+    options(parser)
+    parser.add_argument("--only", nargs="*", choices=SINGLE, help="policies; unset: all")
+    parser.add_argument("--seeds", nargs="*", type=int, help="unset: 1 to 5")
+
+
+if __name__ == "__main__":
+    sys.exit(benchmark("node", __doc__ or "", measure, add_options))
