@@ -109,7 +109,7 @@ def nelder_mead(
 ) -> tuple[list[float], float]:
     """The downhill simplex: the best point found within so many evaluations, and its value."""
     size = len(start)
-    points = [np.array(start, dtype=float)]
+    points: list[_Point] = [np.array(start, dtype=float)]
     for axis in range(size):
         points.append(points[0].copy())
         points[-1][axis] += spread
