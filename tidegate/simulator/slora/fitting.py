@@ -113,7 +113,7 @@ def nelder_mead(
     for axis in range(size):
         points.append(points[0].copy())
         points[-1][axis] += spread
-    simplex = [(function(point), point) for point in points]
+    simplex = [_evaluated(function, point) for point in points]
     used = len(simplex)
     while used < evaluations:
         simplex.sort(key=lambda each: each[0])
