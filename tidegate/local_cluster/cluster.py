@@ -45,7 +45,22 @@ _SERVICE_STATUS_ROLE: list[dict[str, Any]] = [
         "kind": "ClusterRole",
         "metadata": {"name": "local-cluster:service-proxy"},
         "rules": [
-            {"apiGroups": [""], "resources": ["services/status"], "verbs": ["patch", "update"]}
+            {"apiGroups": [""], "resources": ["services/status"], "verbs": ["patch", "update"]},
+            {
+                "apiGroups": [""],
+                "resources": ["persistentvolumeclaims"],
+                "verbs": ["get", "list", "watch"],
+            },
+            {
+                "apiGroups": [""],
+                "resources": ["persistentvolumes"],
+                "verbs": ["get", "list", "watch", "create", "delete"],
+            },
+            {
+                "apiGroups": ["storage.k8s.io"],
+                "resources": ["storageclasses"],
+                "verbs": ["create"],
+            },
         ],
     },
     {
@@ -66,7 +81,7 @@ _SERVICE_STATUS_ROLE: list[dict[str, Any]] = [
         ],
     },
 ]
-"""What the kubelet may do beyond a node's rights: it is the cloud's load balancer here as well."""
+"""What the kubelet may do beyond a node's rights: it is load balancer and storage, too."""
 
 
 @dataclass(frozen=True, slots=True)

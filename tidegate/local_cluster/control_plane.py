@@ -47,6 +47,8 @@ CONTROLLERS = tuple(
         "clusterrole-aggregation",
         "pod-garbage-collector",
         "ttl-after-finished",
+        "persistentvolume-binder",
+        "persistentvolume-protection",
         "persistentvolumeclaim-protection",
     )
 )

@@ -1,4 +1,5 @@
 """The kubelet: watches the pods of its node and the Services, and keeps a worker for each pod.
+It is the cluster's load balancer (`services`) and storage (`claims`) as well.
 
 SIGKILL leaves the containers running for the next kubelet to take over. SIGTERM ends them, as a
 node that is switched off does, and keeps the pods: they start again when the kubelet is back.
@@ -16,6 +17,7 @@ from aiohttp import web
 
 from tidegate.local_cluster.kubelet import log_server, node, pods
 from tidegate.local_cluster.kubelet.api import Api, Informer, Object
+from tidegate.local_cluster.kubelet.claims import ClaimProvisioner
 from tidegate.local_cluster.kubelet.events import EventRecorder
 from tidegate.local_cluster.kubelet.images import ImageTable
 from tidegate.local_cluster.kubelet.node_context import (
@@ -48,6 +50,7 @@ class Kubelet:
         )
         self._services = Informer(api, "/api/v1/services", self._on_service)
         self._proxies = ServiceProxies(api, settings.state / "service-ports.json", self._list_pods)
+        self._claims = ClaimProvisioner(api, settings.state / "volumes")
         self._events = EventRecorder(api, settings.node_name)
         self._api = api
         self._node = NodeContext(
@@ -71,10 +74,11 @@ class Kubelet:
             asyncio.create_task(self._services.run()),
             asyncio.create_task(self._events.run()),
             asyncio.create_task(self._follow_network()),
+            asyncio.create_task(self._claims.run()),
             asyncio.create_task(self._start()),
         ]
         stop = asyncio.create_task(stopping.wait())
-        done, _ = await asyncio.wait([*background[:4], stop], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([*background[:5], stop], return_when=asyncio.FIRST_COMPLETED)
         log.info("ending %d pods", len(self._workers))
         await asyncio.gather(*(worker.shut_down() for worker in self._workers.values()))
         await self._proxies.close()

@@ -2,7 +2,8 @@
 
 ConfigMap, Secret, projected and downward API volumes are atomic folders (`atomic_volume`), read
 again every refresh period as a kubelet does; a file that has vanished from the API since stays as
-it was. emptyDirs are plain folders, on the machine's memory file system for `medium: Memory`.
+it was. emptyDirs are plain folders, on the machine's memory file system for `medium: Memory`. A
+persistentVolumeClaim is the folder of the volume that it is bound to (`claims`).
 """
 
 import base64
@@ -14,6 +15,7 @@ from pathlib import Path
 from tidegate.local_cluster.kubelet import atomic_volume
 from tidegate.local_cluster.kubelet.api import Api, Object
 from tidegate.local_cluster.kubelet.atomic_volume import Payload
+from tidegate.local_cluster.kubelet.claims import folder_of
 from tidegate.local_cluster.kubelet.downward import MissingReference, field_value, resource_value
 from tidegate.local_cluster.kubelet.environment import Read, Surroundings
 from tidegate.local_cluster.kubelet.expansion import expand
@@ -40,6 +42,8 @@ class PodVolumes:
         self._api = api
         self._read = read
         self._tokens: dict[tuple[str, int], _Token] = {}
+        self._claims: dict[str, Path] = {}
+        """Folders of claims, by the name of the pod's volume."""
 
     async def refresh(self, around: Surroundings) -> None:
         """Makes every volume, or brings it up to date. Raises MissingReference, ApiError."""
@@ -49,6 +53,10 @@ class PodVolumes:
                 path = self._path(volume)
                 path.mkdir(parents=True, exist_ok=True)
                 path.chmod(0o777)
+            elif kind == "persistentVolumeClaim":
+                if volume["name"] not in self._claims:
+                    claim = str(volume[kind]["claimName"])
+                    self._claims[str(volume["name"])] = await self._claimed(claim)
             elif kind in _ATOMIC:
                 files = await self._files(kind, volume[kind], around)
                 atomic_volume.write(self._path(volume), files)
@@ -66,8 +74,8 @@ class PodVolumes:
             source = self._path(volume)
             sub_path = mount.get("subPath") or expand(mount.get("subPathExpr", ""), environment)
             if sub_path:
-                source = self._sub_path(source, sub_path, "emptyDir" in volume)
-            read_only = "emptyDir" not in volume or bool(mount.get("readOnly"))
+                source = self._sub_path(source, sub_path, _is_writable(volume))
+            read_only = not _is_writable(volume) or bool(mount.get("readOnly"))
             entry = {"path": mount["mountPath"], "source": str(source), "read_only": read_only}
             result.append(entry)
         return result
@@ -76,7 +84,22 @@ class PodVolumes:
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.rmtree(self._memory_folder, ignore_errors=True)
 
+    async def _claimed(self, name: str) -> Path:
+        """The folder behind a claim."""
+        claim = await self._read("persistentvolumeclaims", name)
+        if claim is None:
+            raise MissingReference(f'persistentvolumeclaim "{name}" not found')
+        bound = claim["spec"].get("volumeName")
+        if not bound:
+            raise MissingReference(f'persistentvolumeclaim "{name}" is not bound')
+        folder = folder_of(await self._api.get(f"/api/v1/persistentvolumes/{bound}"))
+        if folder is None or not folder.is_dir():
+            raise MissingReference(f"persistent volume {bound!r} is no folder of this machine")
+        return folder
+
     def _path(self, volume: Object) -> Path:
+        if (claimed := self._claims.get(str(volume["name"]))) is not None:
+            return claimed
         in_memory = (volume.get("emptyDir") or {}).get("medium") == "Memory"
         return (self._memory_folder if in_memory else self._folder) / str(volume["name"])
 
@@ -168,6 +191,11 @@ class PodVolumes:
             value, time.time() + 0.8 * request["expirationSeconds"]
         )
         return value
+
+
+def _is_writable(volume: Object) -> bool:
+    claim = volume.get("persistentVolumeClaim")
+    return "emptyDir" in volume or (claim is not None and not claim.get("readOnly"))
 
 
 def _decoded(kind: str, item: Object) -> dict[str, bytes]:
