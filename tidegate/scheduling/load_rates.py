@@ -1,15 +1,22 @@
-"""At what rate an engine takes work while some waits, and at what rate a tier is sent it.
+"""How much work an engine takes: at once where it has room, else at what rate; what a tier is sent.
 
-Use: the host tells them of dispatches and arrivals; ``waiting_time`` asks them. O(1).
+Use: the host tells of arrivals, dispatches and ends; ``waiting_time`` asks. O(1).
 
-Theory. What the engine takes (R) is averaged over dispatches, not over time: the seats of an idle
-engine fill within a moment, and a rate that remembered that for seconds would promise it to those
-who wait behind a full one. Only time in which something waited counts, that since the last dispatch
-too, so that a queue which stands still is a slow one. What is sent is averaged over the last half
-minute or so: it is what a forecast of seconds needs to know, and bursts shorter than that are in
-the queues already.
+Theory. A full engine takes work at the rate at which it ends work (R): the cost of what ended while
+something waited, over that time, the time since the last dispatch included, so that a queue which
+stands still is a slow one. Only a wait that an end cut short is measured: while the seats of an
+idle engine fill, dispatches wait for each other's prefills, which says nothing about a full one. R
+is averaged over dispatches, not over time, and so forgets as fast as it learns.
 
-Invariants: never negative; unknown (None) is never zero. Costs are in the unit of the caller.
+An engine that is not full takes at once what it has room for: what it can hold, less what is in
+flight. What it can hold is the cost in flight at which dispatches waited for ends, and at least the
+most that it has held since the last of those.
+
+What is sent is averaged over the last half minute or so: it is what a forecast of seconds needs to
+know, and bursts shorter than that are in the queues already.
+
+Invariants: never negative; unknown (None) is never zero. Costs are in the unit of the caller, a
+request's the same at its arrival, dispatch and end.
 """
 
 from __future__ import annotations
@@ -23,33 +30,63 @@ MEMORY_DISPATCHES = 32
 
 
 class ServiceRate:
-    """Cost per second that an engine takes while something waits."""
+    """Of one engine."""
 
-    __slots__ = ("_backlogged_since", "_cost", "_seconds")
+    __slots__ = ("_cost", "_ended", "_holds", "_in_flight", "_seconds", "_waiting_since")
 
     def __init__(self) -> None:
         self._cost = 0.0
         self._seconds = 0.0
-        self._backlogged_since: float | None = None
+        self._waiting_since: float | None = None
+        """Something waits, and that long nothing was dispatched."""
+        self._ended = 0.0
+        """Cost that ended since then."""
+        self._in_flight = 0.0
+        self._holds = 0.0
 
-    def dispatched(self, cost: float, backlogged: bool, now: float) -> None:
-        """A request of this cost left; ``backlogged``: others still wait."""
-        since = self._backlogged_since
-        if since is not None:
-            fade = 1 - 1 / MEMORY_DISPATCHES
-            self._cost = self._cost * fade + cost
-            self._seconds = self._seconds * fade + max(now - since, 0.0)
-        self._backlogged_since = now if backlogged else None
+    @property
+    def room(self) -> float:
+        """Cost that it takes at once."""
+        return max(self._holds - self._in_flight, 0.0)
+
+    def waiting(self, now: float) -> None:
+        """Something waits, whether or not anything did before."""
+        if self._waiting_since is None:
+            self._waiting_since = now
+            self._ended = 0.0
 
     def idle(self) -> None:
-        """Nothing waits any more, though nothing was dispatched (cancelled, expired)."""
-        self._backlogged_since = None
+        """Nothing waits any more."""
+        self._waiting_since = None
+
+    def dispatched(self, cost: float, others_wait: bool, now: float) -> None:
+        """A request of this cost went to the engine."""
+        self._in_flight += cost
+        if self._waiting_since is not None and self._ended > 0:
+            made_way = min(cost, self._ended)
+            fade = 1 - 1 / MEMORY_DISPATCHES
+            self._cost = self._cost * fade + made_way
+            self._seconds = self._seconds * fade + max(now - self._waiting_since, 0.0)
+            self._ended -= made_way
+            self._holds += (self._in_flight - self._holds) / MEMORY_DISPATCHES
+        self._holds = max(self._holds, self._in_flight)
+        self._waiting_since = now if others_wait else None
+
+    def ended(self, cost: float) -> None:
+        """A dispatched request of this cost is out of flight."""
+        self._in_flight = max(self._in_flight - cost, 0.0)
+        self._ended += cost
+
+    def restart(self, in_flight: float) -> None:
+        """What is in flight, counted anew."""
+        self._in_flight = in_flight
+        self._waiting_since = None
 
     def per_second(self, now: float) -> float | None:
-        """None: not measured yet. A queue that stands still is part of the measurement."""
+        """R, in cost per second; None: not measured yet."""
         seconds = self._seconds
-        if self._backlogged_since is not None:
-            seconds += max(now - self._backlogged_since, 0.0)
+        if self._waiting_since is not None:
+            seconds += max(now - self._waiting_since, 0.0)
         return self._cost / seconds if self._cost > 0 and seconds > 0 else None
 
 

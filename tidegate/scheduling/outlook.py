@@ -19,7 +19,7 @@ from tidegate.scheduling.engine_time import EnginePace
 from tidegate.scheduling.finish_time import FinishEstimate
 from tidegate.scheduling.job import Job
 from tidegate.scheduling.load_rates import OfferedRate, ServiceRate
-from tidegate.scheduling.pricing import exchange_rate, expected_cost
+from tidegate.scheduling.pricing import exchange_rate, expected_cost, prefill_ratio
 from tidegate.scheduling.request import Forecast, Request, Usage
 from tidegate.scheduling.state import TenantState
 from tidegate.scheduling.tenant_averages import (
@@ -63,11 +63,16 @@ class Outlook:
             if tenant.policy is not None and tenant.queue.size + tenant.in_flight:
                 self._loads[tenant.tier.name].active_weight += tenant.account.weight
         self._unstarted_tokens = 0
+        in_flight = 0.0
         for job in jobs:
             if job.waiting:
                 self._add(job)
-            elif not job.started:
+                continue
+            job.expected_cost = expected_cost(self._pace, job.request, job.tenant)
+            in_flight += job.expected_cost
+            if not job.started:
                 self._unstarted_tokens += job.request.prompt_tokens
+        self._rate.restart(in_flight)
 
     def forecast_wait(self, request: Request, tenant: TenantState, now: float) -> WaitForecast:
         """Until the dispatch of a request that its tenant sends now."""
@@ -79,7 +84,16 @@ class Outlook:
         joins = 0 if tenant.queue.size + tenant.in_flight else weight
         mine.active_weight += joins
         rate = self._rate.per_second(now)
-        forecast = waiting_time.predict(own, weight, mine, others, rate, self._weighted)
+        forecast = waiting_time.predict(
+            own,
+            weight,
+            mine,
+            others,
+            rate,
+            self._weighted,
+            self._rate.room,
+            prefill_ratio(self._pace, request, tenant),
+        )
         mine.active_weight -= joins
         return forecast
 
@@ -102,6 +116,7 @@ class Outlook:
             estimate = self._estimate(self._pace, request, tenant, wait)
             request.forecast = Forecast(now + estimate.finish_seconds)
         self._add(job)
+        self._rate.waiting(now)
         if anew:
             self._offered[tenant.tier.name].arrived(job.expected_cost, now)
 
@@ -135,6 +150,7 @@ class Outlook:
         request = job.request
         if not job.started:
             self._unstarted_tokens -= request.prompt_tokens
+        self._rate.ended(job.expected_cost)
         self._left(job.tenant)
         if usage is None:
             return

@@ -43,6 +43,13 @@ def expected_cost(pace: EnginePace | None, request: Request, tenant: TenantState
     return engine_ms(pace, request, tenant, output_tokens)
 
 
+def prefill_ratio(pace: EnginePace | None, request: Request, tenant: TenantState) -> float:
+    """How much of what it will have cost is its prefill, 0..1."""
+    whole = expected_cost(pace, request, tenant)
+    prefill = request.prompt_tokens if pace is None else engine_ms(pace, request, tenant, 1.0)
+    return min(prefill / whole, 1.0) if whole > 0 else 1.0
+
+
 def exchange_rate(pace: EnginePace | None, request: Request, tenant: TenantState) -> float:
     """What one of the units in which its tenant is charged costs its tier."""
     unit, cost = tenant.tier.unit, expected_cost(pace, request, tenant)

@@ -15,9 +15,10 @@ rate R at which the engine was seen to take work while work waited. A request wa
   reservations of lower tiers that wait; an equal tier takes as much as this one. Weighted: each
   other tier its share of the excess. Neither more than they have and are sent meanwhile.
 
-"Meanwhile" is the wait itself, so the forecast is a fixed point; it is approached from above, from
-the wait in which all take their full shares. A reservation r bounds it to its tier's work / (r R),
-a limit m prolongs it, while others wait, to its tier's work / (m R).
+Of all that, what the engine takes at once (its ``room``) delays the request by its prefill only, a
+``room_ratio`` of its cost. "Meanwhile" is the wait itself, so the forecast is a fixed point; it is
+approached from above, from the wait in which all take their full shares. A reservation r bounds it
+to its tier's work / (r R), a limit m prolongs it, while others wait, to its tier's work / (m R).
 
 Hence a tenant with nothing queued and no debt waits for no other of its tier, whatever that has
 queued: round robin serves it next. Its wait is what its tier yields.
@@ -85,6 +86,10 @@ class WaitForecast:
     reserved_rate: float
     limit_rate: float
     """Infinite: no limit holds."""
+    room: float = 0.0
+    """Cost that the engine takes at once ..."""
+    room_ratio: float = 1.0
+    """... and the part of it that others wait for nevertheless."""
 
     def seconds(self, after: float = 0.0) -> float:
         """The wait of the same request sent so much later; may be infinite."""
@@ -97,6 +102,8 @@ class WaitForecast:
         wait = inf
         for _ in range(ROUNDS):
             work, mine = self._work(left, fade, wait)
+            at_once = min(self.room, work) * (1.0 - self.room_ratio)
+            work, mine = work - at_once, max(mine - at_once, 0.0)
             shorter = work / rate if rate > 0 else inf
             if self.reserved_rate > 0:
                 shorter = min(shorter, mine / self.reserved_rate)
@@ -130,10 +137,13 @@ def predict(
     others: Iterable[TierLoad],
     rate: float | None,
     weighted: bool,
+    room: float = 0.0,
+    room_ratio: float = 1.0,
 ) -> WaitForecast:
     """The forecast for a request behind ``own`` cost of its tenant (queued, and its debt).
 
-    ``rate``: R (None: not measured, and nothing is predicted); ``weighted``: between the tiers.
+    ``rate``: R (None: not measured, and nothing is predicted); ``weighted``: between the tiers;
+    ``room``: of ``ServiceRate``; ``room_ratio``: the part of costs that is prefill.
     """
     if rate is None:
         return NO_WAIT
@@ -151,6 +161,8 @@ def predict(
         left,
         tier.reserved_ratio * rate,
         tier.limit_ratio * rate if waiting and tier.limit_ratio < 1 else inf,
+        room,
+        room_ratio,
     )
 
 

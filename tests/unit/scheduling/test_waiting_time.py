@@ -178,6 +178,8 @@ forecasts = st.builds(
     rate=st.floats(0, 1e3),
     reserved_rate=st.floats(0, 1e3),
     limit_rate=st.floats(1, 1e3) | st.just(inf),
+    room=costs,
+    room_ratio=st.floats(0, 1),
 )
 
 
@@ -189,41 +191,113 @@ def test_a_request_sent_later_never_waits_longer(
     assert forecast.seconds(sooner) >= 0
 
 
-def test_the_service_rate_is_that_of_the_time_in_which_something_waited() -> None:
-    rate = ServiceRate()
-    assert rate.per_second(0) is None
-    rate.dispatched(500, backlogged=False, now=0)
-    rate.dispatched(500, backlogged=False, now=100)
-    assert rate.per_second(100) is None
-    rate.dispatched(500, backlogged=True, now=200)
-    for second in range(201, 300):
-        rate.dispatched(100, backlogged=True, now=second)
-    assert rate.per_second(299) == pytest.approx(100)
+class FullEngine:
+    """Ends and dispatches in the rhythm asked for, ten cost each."""
+
+    def __init__(self) -> None:
+        self.rate = ServiceRate()
+        self.now = 0.0
+
+    def fill(self, requests: int, gap: float = 1e-4) -> None:
+        self.rate.waiting(self.now)
+        for _ in range(requests):
+            self.now += gap
+            self.rate.dispatched(10, True, self.now)
+
+    def exchange(self, requests: int, gap: float, at_once: int = 1) -> None:
+        for _ in range(requests // at_once):
+            self.now += gap
+            for _ in range(at_once):
+                self.rate.ended(10)
+            for _ in range(at_once):
+                self.rate.dispatched(10, True, self.now)
+
+
+def test_the_rate_is_a_full_engines() -> None:
+    engine = FullEngine()
+    assert engine.rate.per_second(0) is None
+    engine.fill(100)
+    assert engine.rate.per_second(engine.now) is None
+    engine.exchange(100, gap=0.1)
+    assert engine.rate.per_second(engine.now) == pytest.approx(100, rel=0.02)
+    # Several that end in one step make way for as many.
+    engine.exchange(100, gap=0.4, at_once=4)
+    assert engine.rate.per_second(engine.now) == pytest.approx(100, rel=0.05)
     # A queue that stands still is a slow one.
-    assert rate.per_second(299 + 96) == pytest.approx(25, rel=0.1)
-    rate.idle()
-    assert rate.per_second(299 + 96) == pytest.approx(100)
-    rate.dispatched(100, backlogged=True, now=1000)
-    for second in range(1, 200):
-        rate.dispatched(300, backlogged=True, now=1000 + second)
-    assert rate.per_second(1199) == pytest.approx(300, rel=0.05)
+    assert engine.rate.per_second(engine.now + 3.2) == pytest.approx(50, rel=0.1)
+    engine.rate.idle()
+    assert engine.rate.per_second(engine.now + 1e6) == pytest.approx(100, rel=0.05)
+    # How an idle engine fills changes nothing, and neither does time in which nothing waits.
+    for _ in range(100):
+        engine.rate.ended(10)
+    engine.now += 1000
+    engine.fill(100)
+    assert engine.rate.per_second(engine.now) == pytest.approx(100, rel=0.05)
+    engine.exchange(200, gap=0.05)
+    assert engine.rate.per_second(engine.now) == pytest.approx(200, rel=0.05)
 
 
-def test_how_fast_idle_seats_filled_is_soon_forgotten() -> None:
-    rate = ServiceRate()
-    for i in range(257):
-        rate.dispatched(10, backlogged=True, now=i / 1e4)
-    for tenth in range(1, 101):
-        rate.dispatched(10, backlogged=True, now=1 + tenth / 5)
-    assert rate.per_second(21) == pytest.approx(50, rel=0.1)
+def test_what_is_dispatched_as_it_comes_is_no_measure_of_a_full_engine() -> None:
+    engine = FullEngine()
+    engine.fill(100)
+    engine.exchange(100, gap=0.1)
+    engine.rate.idle()
+    holds = engine.rate.room + 1000
+    for _ in range(95):
+        engine.rate.ended(10)
+    for _ in range(500):
+        engine.now += 1.0
+        engine.rate.ended(10)
+        engine.rate.waiting(engine.now)
+        engine.now += 1e-3
+        engine.rate.dispatched(10, False, engine.now)
+    assert engine.rate.per_second(engine.now) == pytest.approx(100, rel=0.05)
+    assert engine.rate.room == pytest.approx(holds - 50)
 
 
-def test_requests_dispatched_at_one_moment_measure_nothing() -> None:
-    rate = ServiceRate()
-    for _ in range(5):
-        rate.dispatched(100, backlogged=True, now=3.0)
-    assert rate.per_second(3.0) is None
-    assert rate.per_second(4.0) == pytest.approx(400, rel=0.05)
+def test_a_wait_that_began_with_an_arrival_counts() -> None:
+    engine = FullEngine()
+    engine.fill(10)
+    engine.rate.idle()
+    for _ in range(50):
+        engine.rate.waiting(engine.now)
+        engine.now += 0.5
+        engine.rate.ended(10)
+        engine.rate.dispatched(10, False, engine.now)
+        engine.now += 3.0
+    assert engine.rate.per_second(engine.now) == pytest.approx(20)
+
+
+def test_what_an_engine_has_held_it_takes_at_once() -> None:
+    engine = FullEngine()
+    assert engine.rate.room == 0
+    engine.fill(100)
+    assert engine.rate.room == 0
+    engine.exchange(200, gap=0.1)
+    assert engine.rate.room == pytest.approx(0)
+    engine.rate.idle()
+    for _ in range(60):
+        engine.rate.ended(10)
+    assert engine.rate.room == pytest.approx(600)
+    # A burst that fills it says nothing about how much it holds ...
+    engine.fill(30)
+    assert engine.rate.room == pytest.approx(300)
+    # ... but waiting for ends below that does: it holds less of what comes now.
+    engine.exchange(300, gap=0.1)
+    assert engine.rate.room == pytest.approx(0, abs=15)
+    engine.rate.restart(0.0)
+    assert engine.rate.room == pytest.approx(700, abs=15)
+
+
+def test_a_burst_before_an_idle_engine_waits_for_its_prefills_only() -> None:
+    tier = TierLoad(1, queued=600, active_weight=1)
+
+    def burst(room: float) -> float:
+        return predict(600, 1, tier, [], RATE, False, room, room_ratio=0.25).seconds()
+
+    assert burst(0) == pytest.approx(0.6)
+    assert burst(400) == pytest.approx((200 + 0.25 * 400) / RATE)
+    assert burst(1e9) == pytest.approx(0.25 * 0.6)
 
 
 def test_the_offered_rate_follows_what_is_sent_and_fades() -> None:
