@@ -11,8 +11,8 @@ process in front, are printed beside. `steps scheduled alike` needs no clock at 
 
 What it can't show: a GPU (beside the throughput that NVIDIA publishes for two H100 with another
 engine), and what the model leaves out (see the engine model's docstring). The other half of the
-check, against the published runs of VTC's artifact, is `scripts/bench fairness`'s and is printed
-here too where that can be imported.
+check, against the published runs of VTC's artifact, is that of `scripts/bench fairness` and is
+printed here too.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ WITHIN = Aim("<=", 25)
 STRETCH_PERCENT = 15
 _SAMPLE_REQUESTS = 120
 _FEWEST_REQUESTS, _MOST_REQUESTS = 60, 600
-_ARTIFACT = ("fairness", "fidelity_figures")
-"""Module and function of the check against VTC's artifact: (Console) -> Sequence[Figure]."""
+_ARTIFACT_MEMBERS = 16
+"""Runs of an ensemble beside the artifact's; `scripts/bench fairness` makes more."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
     except (MissingError, OSError, RuntimeError, TimeoutError, ValueError) as error:
         figures = _missing(f"{type(error).__name__}: {error}")
     _say(console, "the model beside published throughput of GPUs")
-    return [*figures, *published_figures(), *_against_artifact(console)]
+    return [*figures, *published_figures(), *_against_artifact(arguments, console)]
 
 
 def _missing(why: str) -> list[Figure]:
@@ -255,13 +255,19 @@ def _summary_figures(
     return figures
 
 
-def _against_artifact(console: Console) -> Sequence[Figure]:
-    module, function = _ARTIFACT
+def _against_artifact(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
+    """The other engine model, S-LoRA's, beside the runs that VTC's artifact published."""
+    traces = os.environ.get("TIDEGATE_TRACES")
+    if not traces:
+        why = "TIDEGATE_TRACES names no folder of traces (docs/benchmarks.md)"
+        return [figure("VTC's artifact: the model beside its runs", None, "", why=why)]
     try:
-        check = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError):
-        return []
-    figures: Sequence[Figure] = check(console)
+        fairness_model = importlib.import_module("fairness_model")
+    except ImportError as error:
+        return [figure("VTC's artifact: the model beside its runs", None, "", why=str(error))]
+    jobs = len(os.sched_getaffinity(0))
+    members = argparse.Namespace(members=_ARTIFACT_MEMBERS, jobs=jobs)
+    figures: Sequence[Figure] = fairness_model.measure(members, console, Path(traces))
     return figures
 
 

@@ -195,7 +195,7 @@ def test_without_vllm_every_error_is_missing_with_a_reason(
 ) -> None:
     monkeypatch.setenv("TIDEGATE_CACHE", str(tmp_path))
     fidelity = module("fidelity")
-    monkeypatch.setattr(fidelity, "_against_artifact", lambda _: [])
+    monkeypatch.setattr(fidelity, "_against_artifact", lambda *_: [])
     monkeypatch.setattr(fidelity, "published_figures", list)
     arguments = argparse.Namespace(keep=None, repetitions=1, seconds=1.0, seed=1)
     figures = fidelity.measure(arguments, Console(quiet=True))
