@@ -77,7 +77,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
     except (MissingError, OSError, RuntimeError, TimeoutError, ValueError) as error:
         figures = _missing(f"{type(error).__name__}: {error}")
     _say(console, "the model beside published throughput of GPUs")
-    return [*figures, *published_figures(), *_against_artifact(arguments, console)]
+    return [*figures, *published_figures(), *_against_artifact(console)]
 
 
 def _missing(why: str) -> list[Figure]:
@@ -255,7 +255,7 @@ def _summary_figures(
     return figures
 
 
-def _against_artifact(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
+def _against_artifact(console: Console) -> Sequence[Figure]:
     """The other engine model, S-LoRA's, beside the runs that VTC's artifact published."""
     traces = os.environ.get("TIDEGATE_TRACES")
     if not traces:
