@@ -290,10 +290,10 @@ def test_a_step_time_cap_holds_while_others_decode() -> None:
     group = system.groups[0].build()
     step_ended = group.step_ended
 
-    def noted(step, now):  # type: ignore[no-untyped-def]
+    def noted(step, rows, now):  # type: ignore[no-untyped-def]
         if step.decode_rows and step.prefill_tokens:
             spans.append((step.duration_seconds, step.prefill_tokens))
-        return step_ended(step, now)
+        return step_ended(step, rows, now)
 
     group.step_ended = noted  # type: ignore[method-assign]
     Simulation([group], lambda tier: group, workload, 1_024).run(30.0)
@@ -321,6 +321,42 @@ def test_speculation_shortens_the_time_per_token() -> None:
 
     assert per_token(drafted) < 0.7 * per_token(plain)
     assert per_token(none_drafted) > per_token(plain)
+
+
+def test_a_timed_scheduler_counts_in_engine_time_and_forecasts() -> None:
+    workload = mixed_node(SMALL, 1)
+    plain = one_engine(Scheduling.TIDEGATE, node_policy(workload))
+    timed = System("timed", (replace(plain.groups[0], timed=True),))
+    result = simulate(timed, workload, seed=1, duration_seconds=60.0)
+    estimated = [record for record in result.records if record.est_finish is not None]
+    assert len(estimated) > 50
+    assert all(
+        record.dispatched is not None and record.est_finish > record.dispatched  # type: ignore[operator]
+        for record in estimated
+    )
+    assert result.notes["skew estimates"] > 20
+    late = sum(count for name, count in result.notes.items() if name.startswith("skew flagged"))
+    assert late < 0.5 * result.notes["skew estimates"]
+
+
+def test_what_is_computed_again_is_told_with_its_cause() -> None:
+    rows = []
+    workload = flood(*(1.5 + 0.01 * number for number in range(6)))
+    system = small_engine(Scheduling.TIDEGATE, two_tiers())
+    group = replace(system.groups[0], timed=True).build()
+    step_ended = group.step_ended
+
+    def noted(step, done, now):  # type: ignore[no-untyped-def]
+        assert sum(row.work.tokens + row.recomputed.tokens for row in done) == step.tokens
+        rows.extend(done)
+        return step_ended(step, done, now)
+
+    group.step_ended = noted  # type: ignore[method-assign]
+    Simulation([group], lambda tier: group, workload, 100).run(60.0)
+    again = [row for row in rows if row.recomputed.tokens]
+    assert sum(row.recomputed.tokens for row in again) == group.engine.totals.recomputed_tokens
+    assert group.engine.totals.recomputed_tokens > 0
+    assert {row.caused_by for row in again} == {"high"}
 
 
 def test_an_idle_engine_takes_no_time() -> None:

@@ -16,9 +16,10 @@ its KV pool may hold.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tidegate.scheduling.contracts import Policy
+from tidegate.scheduling.finish_time import Skew
 from tidegate.scheduling.gate import Gate
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request, Usage
@@ -32,6 +33,7 @@ from tidegate.scheduling.tenant_averages import (
 from tidegate.simulator.simulation.group import Ended, Group, StepEvents
 from tidegate.simulator.simulation.plugin import PluginHook
 from tidegate.simulator.simulation.request import SimRequest
+from tidegate.simulator.simulation.step_rows import StepRows
 
 
 class DirectFront:
@@ -63,12 +65,22 @@ class DirectFront:
 
 
 class SidecarFront:
-    """The production scheduler and gate; ``plugin`` where the engine has one."""
+    """The production scheduler and gate; ``plugin`` where the engine has one.
+
+    ``timed``: the scheduler is told of each step and counts in engine time; it then forecasts
+    finish times too. The sidecar does not do so yet.
+    """
 
     def __init__(
-        self, policy: Policy, priorities: Mapping[str, int], plugin: PluginHook | None = None
+        self,
+        policy: Policy,
+        priorities: Mapping[str, int],
+        plugin: PluginHook | None = None,
+        timed: bool = False,
     ) -> None:
-        self.scheduler = Scheduler(policy, 0.0)
+        self.scheduler = Scheduler(policy, 0.0, timed)
+        self._timed = timed
+        self._forecasts: dict[str, Request] = {}
         self._priorities = priorities
         self._plugin = plugin
         tiers = [tier.name for tier in policy.tiers]
@@ -83,9 +95,13 @@ class SidecarFront:
         self._queued: Counter[str] = Counter()
         self._of_tier = {tier: Averages() for tier in tiers}
         self._of_tenant = {tenant.name: Averages() for tenant in policy.tenants}
+        self._skews: list[Skew] = []
 
     def attach(self, group: Group) -> None:
         self._group = group
+        if self._timed:
+            plugin = self._plugin
+            group.step_rows = StepRows(_nobody if plugin is None else plugin.cause_of)
 
     def submit(self, request: SimRequest, now: float) -> Outcome | None:
         job = Request(
@@ -119,6 +135,9 @@ class SidecarFront:
             self._dispatch(request, job, now)
 
     def _dispatch(self, request: SimRequest, job: Request, now: float) -> None:
+        if job.forecast is not None:
+            self._forecasts[job.id] = job
+            request.est_finish = job.forecast.est_finish
         gate = self._gates[request.tier]
         sequence = self._group.send(request, self._priorities.get(request.tier, 0), now)
         if self._plugin is None:
@@ -133,6 +152,8 @@ class SidecarFront:
 
     def stepped(self, events: StepEvents, now: float) -> None:
         scheduler = self.scheduler
+        if self._timed:
+            scheduler.step(events.step.duration_seconds, events.rows)
         has_work = scheduler.has_work()
         for tier, gate in self._gates.items():
             if len(self._all_gates) == 1:
@@ -154,9 +175,19 @@ class SidecarFront:
                     request.engine.output_tokens,
                     request.engine.cached_tokens,
                 )
-            usage = Usage(request.planned.prompt_tokens, request.engine.output_tokens)
+            usage = Usage(
+                request.engine.prompt_tokens,
+                request.engine.output_tokens,
+                request.engine.cached_tokens,
+            )
             scheduler.finish(request.id, usage, now)
+            self._note_skew(request.id)
         self._pump(now)
+
+    def _note_skew(self, request_id: str) -> None:
+        job = self._forecasts.pop(request_id, None)
+        if job is not None and job.forecast is not None and job.forecast.skew is not None:
+            self._skews.append(job.forecast.skew)
 
     def _tell(self, request: SimRequest, now: float) -> None:
         assert request.engine is not None
@@ -188,4 +219,23 @@ class SidecarFront:
         said = {f"gate window {tier}": float(gate.window) for tier, gate in self._gates.items()}
         if self._plugin is not None:
             said |= {f"vetoed {why}": float(n) for why, n in self._plugin.vetoes.items()}
+        said |= skew_notes(self._skews)
         return said
+
+
+def skew_notes(skews: Sequence[Skew]) -> dict[str, float]:
+    """How many finish estimates there were, how many were flagged, and why."""
+    if not skews:
+        return {}
+    causes = Counter(f"skew flagged, {one.cause}" for one in skews if one.cause is not None)
+    ordered = sorted(one.ratio for one in skews)
+    return {
+        "skew estimates": float(len(skews)),
+        **{f"skew p{p}": ordered[int((len(ordered) - 1) * p / 100)] for p in (5, 50, 90, 95)},
+        **{cause: float(count) for cause, count in causes.items()},
+    }
+
+
+def _nobody(request_id: str) -> str | None:
+    """Without a plug-in nobody says for whom a request was preempted."""
+    return None

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tidegate.scheduling.engine_time import RequestStep
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.simulator.engine_model import Engine, EngineRequest, StepResult
 from tidegate.simulator.simulation.request import SimRequest
+from tidegate.simulator.simulation.step_rows import StepRows
 
 PROGRESS_TOKENS = 8
 """A front is told of output in portions, as the sidecar tells its scheduler."""
@@ -26,6 +28,8 @@ class StepEvents:
     """A step as a front sees it: which streams began, went on by a portion, and ended."""
 
     step: StepResult
+    rows: list[RequestStep] = field(default_factory=list)
+    """What each request did, for a front that asked for it."""
     started: list[SimRequest] = field(default_factory=list)
     progressed: list[SimRequest] = field(default_factory=list)
     finished: list[SimRequest] = field(default_factory=list)
@@ -66,6 +70,8 @@ class Group:
     ) -> None:
         self.name = name
         self._drafted_tiers = drafted_tiers
+        self.step_rows: StepRows | None = None
+        """Set by a front that wants to know what each request did."""
         self.engine = engine
         self.front = front
         self.gpus = gpus
@@ -94,10 +100,14 @@ class Group:
         needed = planned.prompt_tokens + max(planned.output_tokens - 1, 0)
         return needed <= self.engine.config.kv_capacity_tokens
 
-    def step_ended(self, step: StepResult, now: float) -> list[SimRequest]:
+    def rows_of(self, step: StepResult) -> list[RequestStep]:
+        """What each did in the step just made, where the front wants to know; else nothing."""
+        return [] if self.step_rows is None else self.step_rows.of(step)
+
+    def step_ended(self, step: StepResult, rows: list[RequestStep], now: float) -> list[SimRequest]:
         """Show a step's tokens to the front; returned are those that completed."""
         self.busy_seconds += step.duration_seconds
-        events = StepEvents(step)
+        events = StepEvents(step, rows)
         requests = self.requests
         for sequence in step.sampled:
             request = requests[sequence.request_id]

@@ -60,6 +60,7 @@ class PluginHook:
         self._waiting: list[list[PlanRequest]] = [[] for _ in self.terms.tiers]
         self._admitted: list[PlanRequest] = []
         self._unhash: frozenset[int] = frozenset()
+        self._causes: dict[str, str] = {}
 
     def arrived(
         self, request: SimRequest, engine_request: EngineRequest, sequence: int, expected: int
@@ -79,6 +80,10 @@ class PluginHook:
         engine_request.cache_group = self.terms.tiers[tier].pool
         self._sequences[request.id] = (one, engine_request)
         self._waiting[tier].append(one)
+
+    def cause_of(self, request_id: str) -> str | None:
+        """The tier for which it was preempted last; None: for its own growth."""
+        return self._causes.get(request_id)
 
     def keeps_cached(self, request: EngineRequest) -> bool:
         return request.cache_group not in self._unhash
@@ -109,6 +114,7 @@ class PluginHook:
         self._admitted = plan.admit
         victims = []
         for one in plan.preempt:
+            self._note_cause(one, plan.preempted_for.get(one.id, one.id))
             victims.append(self._sequences[one.id][1])
             del self._running[one.id]
             self._back(one, now)
@@ -122,6 +128,12 @@ class PluginHook:
             most_tokens=plan.most_tokens(self._running.values()),
             admit=[self._sequences[one.id][1] for one in plan.admit],
         )
+
+    def _note_cause(self, victim: PlanRequest, beneficiary: str) -> None:
+        self._causes.pop(victim.id, None)
+        if beneficiary != victim.id and beneficiary in self._sequences:
+            tier = self._sequences[beneficiary][0].tier
+            self._causes[victim.id] = self.terms.tiers[tier].name
 
     def _follow(self, engine: Engine, now: float) -> bool:
         """Take note of what the last step did; whether anyone took a seat in it."""
@@ -143,7 +155,7 @@ class PluginHook:
         for one in self._admitted:
             if self._sequences[one.id][1].state is RequestState.FINISHED and one.id not in running:
                 self._waiting[one.tier].remove(one)
-                del self._sequences[one.id]
+                self._forget(one)
         if len(running) > len(seated):
             self._drop_those_that_left(now)
         return admitted
@@ -157,7 +169,11 @@ class PluginHook:
             if state is RequestState.PREEMPTED:  # for its own growth or another's
                 self._back(one, now)
             else:
-                del self._sequences[one.id]
+                self._forget(one)
+
+    def _forget(self, one: PlanRequest) -> None:
+        del self._sequences[one.id]
+        self._causes.pop(one.id, None)
 
     def _back(self, one: PlanRequest, now: float) -> None:
         """Into waiting, at its own place."""

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 
+from tidegate.scheduling.engine_time import RequestStep
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.simulator.engine_model import StepResult
 from tidegate.simulator.simulation.group import Group
@@ -127,17 +128,20 @@ class Simulation:
             arrive = partial(self._arrive, request.client, planned, None)
             self._push(planned.at_seconds, _ARRIVAL, arrive)
 
-    def _end_step(self, group: Group, step: StepResult, now: float) -> None:
+    def _end_step(
+        self, group: Group, step: StepResult, rows: list[RequestStep], now: float
+    ) -> None:
         self._busy.discard(group)
         self._begin(group, now)
-        for request in group.step_ended(step, now):
+        for request in group.step_ended(step, rows, now):
             self._follow_up(request, now)
 
     def _begin(self, group: Group, now: float) -> None:
         if group.engine.has_work:
             self._busy.add(group)
             step = group.engine.step(now)
-            self._push(step.ends_at, _STEP, partial(self._end_step, group, step))
+            end = partial(self._end_step, group, step, group.rows_of(step))
+            self._push(step.ends_at, _STEP, end)
 
     def _begin_steps(self, now: float) -> None:
         for group in self.groups:

@@ -61,6 +61,8 @@ class EngineGroup:
     speculation: Speculation | None = None
     drafted_tiers: frozenset[str] | None = None
     """Whose decodes are drafted for, where the engine has a draft; None: all."""
+    timed: bool = False
+    """Our scheduler counts in engine time, and forecasts; see ``SidecarFront``."""
 
     def build(self) -> Group:
         """A fresh engine with its front."""
@@ -86,7 +88,7 @@ class EngineGroup:
                 front = VtcFront(policy)
                 engine = Engine(config)
             case Scheduling.SIDECAR:
-                front = SidecarFront(policy, priorities)
+                front = SidecarFront(policy, priorities, timed=self.timed)
                 engine = Engine(config)
             case Scheduling.SOURCE_000:
                 rules = SourceRulesHook(policy, self.calibration.step_time)
@@ -94,7 +96,7 @@ class EngineGroup:
                 engine = Engine(config, rules)
             case Scheduling.TIDEGATE:
                 hook = PluginHook(policy, config, self.plugin)
-                front = SidecarFront(policy, priorities, hook)
+                front = SidecarFront(policy, priorities, hook, self.timed)
                 engine = Engine(config, hook)
         return Group(self.name, engine, front, self.gpus, self.drafted_tiers)
 
