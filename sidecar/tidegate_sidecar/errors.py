@@ -18,6 +18,11 @@ DROPPED_REASON_HEADER = "x-tidegate-dropped-reason"
 DEFAULT_MESSAGES: dict[Outcome, str] = {
     Outcome.UNAUTHENTICATED: "Incorrect or missing API key; send 'Authorization: Bearer KEY'.",
     Outcome.FORBIDDEN: "This key's tenant is not served by this pool.",
+    Outcome.PROMPT_TOO_LONG: "The prompt is longer than your tier allows.",
+    Outcome.REQUEST_EXCEEDS_LIMIT: "The request is larger than a whole window of your rate limit.",
+    Outcome.RATE_LIMITED: "Your rate limit is reached. Retry after the time given.",
+    Outcome.THROTTLED: "Too much of yours waits for the latency you were promised. "
+    "Retry after the time given.",
     Outcome.QUEUE_FULL: "Too many of your requests are waiting. Retry after the time given.",
     Outcome.ENGINE_REFUSED: "The engine is overloaded. Retry after the time given.",
     Outcome.HELD: "This tenant is on hold.",

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
-from tidegate.scheduling.step_time_fit import StepTimeFit, StepWork, prefill_work
+from tidegate.scheduling.step_time_fit import StepTimeFit, StepWork
 
 PACE_STEPS = 32
 """Steps over which the mix that a request meets is averaged."""
@@ -137,9 +137,8 @@ class EnginePace:
 
     def prefill_seconds(self, prompt_tokens: int, cached_tokens: int = 0) -> float:
         """Engine time of a prefill by itself, whatever else runs now, in seconds."""
-        work = _prompt_work(prompt_tokens, cached_tokens)
-        steps = ceil(work.tokens / self.budget_tokens)
-        return steps * self.fit.coefficients[0] + self.fit.marginal_seconds(work)
+        computed, seconds = self._prefill(prompt_tokens, cached_tokens)
+        return ceil(computed / self.budget_tokens) * self.fit.coefficients[0] + seconds
 
     def first_token_seconds(
         self, prompt_tokens: int, cached_tokens: int = 0, ahead_tokens: int = 0
@@ -149,10 +148,11 @@ class EnginePace:
         The step that runs ends first; then each step has the decodes of the present mix beside a
         budget of prefills.
         """
-        work = _prompt_work(prompt_tokens, cached_tokens).plus(StepWork(ahead_tokens))
-        steps = ceil(work.tokens / self.budget_tokens)
+        computed, seconds = self._prefill(prompt_tokens, cached_tokens)
+        steps = ceil((computed + ahead_tokens) / self.budget_tokens)
         each = max(self.without_prefill_seconds, self.fit.coefficients[0])
-        return self.step_seconds / 2 + steps * each + self.fit.marginal_seconds(work)
+        seconds += self.fit.coefficients[1] * ahead_tokens
+        return self.step_seconds / 2 + steps * each + seconds
 
     def decode_seconds(self, output_tokens: float, tokens_per_step: float = 1.0) -> float:
         """From the first token to the last, in the present mix, in seconds."""
@@ -171,16 +171,19 @@ class EnginePace:
 
         ``tokens_per_step``: accepted ones of its own; ``drafted_tokens``: verified beside each.
         """
+        c0, token, _, row, kv_token, _ = self.fit.coefficients
         steps = max(output_tokens - 1, 0) / tokens_per_step
         context = prompt_tokens + output_tokens / 2
-        decode = self.fit.seconds(1, 0, 0.0, 1) - self.fit.coefficients[0]
-        decode += self.fit.coefficients[1] * drafted_tokens + self.fit.coefficients[4] * context
-        shared = self.fit.coefficients[0] / max(self.decode_rows, 1.0)
-        prefill = self.fit.marginal_seconds(_prompt_work(prompt_tokens, cached_tokens))
-        return prefill + steps * (decode + shared)
+        decode = token * (1 + drafted_tokens) + row + kv_token * context
+        shared = c0 / max(self.decode_rows, 1.0)
+        return self._prefill(prompt_tokens, cached_tokens)[1] + steps * (decode + shared)
 
+    def _prefill(self, prompt_tokens: int, cached_tokens: int) -> tuple[int, float]:
+        """Tokens to compute (the last of a prompt always), and what they add to steps, in seconds.
 
-def _prompt_work(prompt_tokens: int, cached_tokens: int) -> StepWork:
-    """Of the whole prompt; its last token is always computed."""
-    cached = max(min(cached_tokens, prompt_tokens - 1), 0)
-    return prefill_work(max(prompt_tokens - cached, 1), cached)
+        Inline what ``prefill_work`` and ``marginal_seconds`` say: several times for each request.
+        """
+        cached = max(min(cached_tokens, prompt_tokens - 1), 0)
+        computed = max(prompt_tokens - cached, 1)
+        _, token, pair, _, _, _ = self.fit.coefficients
+        return computed, token * computed + pair * computed * (cached + computed / 2)
