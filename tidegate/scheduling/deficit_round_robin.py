@@ -182,14 +182,15 @@ class DeficitRoundRobin(Generic[T]):
             self._start_turn(account)
 
     def _start_turn(self, account: Account[T]) -> None:
-        if account.entry is not None:
-            self._heap.withdraw(account.entry)
         turn = self._quantum / TURNS
         account.turn_end = (floor(account.tag / turn) + 1) * turn
         if account.turn_end <= account.tag:  # the quotient was rounded down
             account.turn_end += turn
         self._order += 1
-        account.entry = self._heap.push(account.tag, self._order, account)
+        if account.entry is None:
+            account.entry = self._heap.push(account.tag, self._order, account)
+        else:
+            account.entry = self._heap.move(account.entry, account.tag, self._order)
 
 
 def difference_bound(quantum: float, *sides: tuple[float, int]) -> float:

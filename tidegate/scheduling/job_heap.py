@@ -50,6 +50,11 @@ class JobHeap:
         else:
             heappush(self._heap, entry)
 
+    def reaches(self, key: float) -> bool:
+        """Whether an entry, of a job that waits or not, has a key that begins at or below this."""
+        run, heap = self._run, self._heap
+        return bool((run and run[0][0] <= key) or (heap and heap[0][0] <= key))
+
     def first(self) -> Entry | None:
         """The least entry whose job waits, left in place."""
         run, heap = self._run, self._heap

@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidegate.scheduling.contracts import FairnessUnit
+from tidegate.scheduling.cost import predicted_output_tokens
 from tidegate.scheduling.engine_time import EnginePace, RequestStep
 from tidegate.scheduling.job import Job
-from tidegate.scheduling.pricing import engine_ms, expected_output_tokens
+from tidegate.scheduling.pricing import engine_ms
 from tidegate.scheduling.request import Usage
 from tidegate.scheduling.selection import Selection
 from tidegate.scheduling.state import TierState
@@ -49,7 +50,9 @@ class Ledger:
         job.unit = unit = tier.unit
         job.started = False
         job.served_tokens = 0
-        output_tokens = expected_output_tokens(request, tenant)
+        output_tokens = predicted_output_tokens(
+            request.max_output_tokens, tenant.output_mean, tier.output_mean
+        )
         job.charged_tokens = cost = request.prompt_tokens + output_tokens
         ordered = not self._selection.in_arrival_order
         if self._pace is not None:

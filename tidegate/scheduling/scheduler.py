@@ -294,7 +294,7 @@ class Scheduler:
         return self._in_shadow
 
     def _choose(self, now: float, closed: Container[str]) -> TenantState | None:
-        if (expiry := self._expiries.first()) is not None and expiry[0] <= now:
+        if self._expiries.reaches(now):
             self._collect_expired(now)
         return self._selection.first(closed)
 
