@@ -90,9 +90,9 @@ def worst_minute(records: Sequence[RequestRecord], step_seconds: float = 10.0) -
 # --- workloads and systems, by name, so that they can be sent to another process
 
 
-def long_prompts(with_them: bool, seed: int) -> Workload:
+def long_prompts(with_them: bool, short: bool, seed: int) -> Workload:
     """Incident A."""
-    work = incidents.long_prompts(seed)
+    work = incidents.long_prompts(seed, short)
     return work if with_them else work.without(incidents.LONG_PROMPTS)
 
 
@@ -166,8 +166,10 @@ SYSTEMS: dict[str, Callable[[Workload], System]] = {
 }
 
 CASES: dict[str, tuple[Callable[[int], Workload], tuple[str, ...]]] = {
-    "A": (partial(long_prompts, True), ("one class, 512", FCFS, PRIORITY, OURS)),
-    "A without": (partial(long_prompts, False), ("one class, 512", OURS)),
+    "A": (partial(long_prompts, True, False), ("one class, 512", FCFS, PRIORITY, OURS)),
+    "A without": (partial(long_prompts, False, False), ("one class, 512", OURS)),
+    "A, short prompts": (partial(long_prompts, True, True), ("one class, 512", OURS)),
+    "A, short prompts, without": (partial(long_prompts, False, True), ("one class, 512", OURS)),
     "B": (partial(avalanche, True), (FCFS, PRIORITY, OURS)),
     "B without": (partial(avalanche, False), (OURS,)),
     "C": (
@@ -278,21 +280,23 @@ def _figures(done: Results, seeds: Sequence[int]) -> list[Figure]:
         return all((key, seeds[0]) in done for key in keys)
 
     figures: list[Figure] = []
-    if have(f"A: {OURS}", f"A without: {OURS}"):
-        for name, aim in ((OURS, Aim("<=", 1.2)), ("one class, 512", None)):
-            figures.append(
+    for case, base in (("A", "A without"), ("A, short prompts", "A, short prompts, without")):
+        for name in (OURS, "one class, 512"):
+            if not have(f"{case}: {name}", f"{base}: {name}"):
+                continue
+            aim = Aim("<=", 1.2) if case == "A" and name == OURS else None
+            key, other = f"{case}: {name}", f"{base}: {name}"
+            figures += [
                 each(
-                    f"A: T1 P99, {name}", "x without long prompts", aim,
-                    lambda s, name=name: done[f"A: {name}", s].tiers["t1"].ttft_p99  # type: ignore[misc]
-                    / done[f"A without: {name}", s].tiers["t1"].ttft_p99,
-                )
-            )  # fmt: skip
-            figures.append(
+                    f"{key}, T1 P99", "x without long prompts", aim,
+                    lambda s, key=key, other=other: done[key, s].tiers["t1"].ttft_p99  # type: ignore[misc]
+                    / done[other, s].tiers["t1"].ttft_p99,
+                ),
                 each(
-                    f"A: T1 P99, {name}", "s", None,
-                    lambda s, name=name: done[f"A: {name}", s].tiers["t1"].ttft_p99,  # type: ignore[misc]
-                )
-            )  # fmt: skip
+                    f"{key}, T1 P99", "s", None,
+                    lambda s, key=key: done[key, s].tiers["t1"].ttft_p99,  # type: ignore[misc]
+                ),
+            ]  # fmt: skip
     if have(f"B: {OURS}", f"B: {PRIORITY}"):
         figures += _b_figures(done, each)
     if have(f"C: {OURS}", f"C: {FCFS}"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -97,7 +97,7 @@ def without_pools(work: Workload) -> System:
     return one_engine(Scheduling.TIDEGATE, policy, name="Tidegate without KV pools")
 
 
-VICTIMS = {
+VICTIMS: dict[str, Callable[[Workload], System]] = {
     "vLLM FCFS: admitted last": partial(single, Scheduling.FCFS, "vLLM FCFS", node.TP8),
     "vLLM priority: lowest, then last": partial(
         single, Scheduling.PRIORITY, "vLLM priority", node.TP8
@@ -113,7 +113,7 @@ VICTIMS = {
 def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
     """The sweeps, the references and the victim rules."""
     measured = MEASURED_SECONDS / (3 if arguments.quick else 1)
-    systems = {
+    systems: dict[str, Callable[[Workload], System]] = {
         **{f"budget {p}": partial(budgeted, p, True) for p in BUDGETS},
         **{f"budget, no pause {p}": partial(budgeted, p, False) for p in BUDGETS},
         **{f"cap {ms}": partial(capped, ms, True) for ms in CAPS_MS},

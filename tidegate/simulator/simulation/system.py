@@ -20,6 +20,7 @@ from tidegate.simulator.engine_model import (
 )
 from tidegate.simulator.engine_model.engine import NULL_BLOCKS
 from tidegate.simulator.simulation.counters import VtcFront
+from tidegate.simulator.simulation.fair_front import FairFront
 from tidegate.simulator.simulation.fronts import DirectFront, SidecarFront
 from tidegate.simulator.simulation.group import Front, Group
 from tidegate.simulator.simulation.plugin import PluginHook, PluginOptions
@@ -41,6 +42,7 @@ class Scheduling(StrEnum):
     SIDECAR = "sidecar without plug-in"
     TIDEGATE = "Tidegate"
     SOURCE_000 = "source 000"
+    TRUE_SFQ = "start-time fair queueing, true costs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,9 @@ class EngineGroup:
                 engine = Engine(config)
             case Scheduling.VTC:
                 front = VtcFront(policy)
+                engine = Engine(config)
+            case Scheduling.TRUE_SFQ:
+                front = FairFront(policy, self.calibration.step_time, {})
                 engine = Engine(config)
             case Scheduling.SIDECAR:
                 front = SidecarFront(policy, priorities, timed=self.timed)

@@ -1,6 +1,6 @@
 """The four incidents of source 000, as workloads: the same arrivals before and after the remedy.
 
-A  Three 32K prompts together, once a minute, beside agents with short prompts: with 512 tokens a
+A  Three 32K prompts together, once a minute, beside conversations and agents: with 512 tokens a
    step they fill 190 steps, and whoever is not above them waits.
 B  Sixty batch requests of 16..32K within five seconds, every five minutes, on the mixed node: more
    KV than there is, so that somebody is preempted and somebody's prefix cache evicted.
@@ -74,14 +74,23 @@ def _short(name: str, tier: str, per_second: float, mean: int, output: int, seed
     )
 
 
-def long_prompts(seed: int) -> Workload:
-    """Incident A: T0 1/s and T1 2/s with short prompts; T2's 32K prompts (``LONG_PROMPTS``)."""
-    return Workload(
-        name="incident A",
-        tiers=TIERS[:3],
-        clients=(
+def long_prompts(seed: int, short: bool = False) -> Workload:
+    """Incident A: T0 1/s, T1 2/s and T2's 32K prompts (``LONG_PROMPTS``).
+
+    T0 and T1 are the node's sessions, whose turns compute 1,600 and 1,500 tokens, or with ``short``
+    single prompts of 800 and 600.
+    """
+    others: tuple[Client, ...] = (conversations(1.0, seed), agents(2.0, seed))
+    if short:
+        others = (
             _short("t0", "t0", 1.0, 800, 350, seed),
             _short("t1", "t1", 2.0, 600, 200, seed),
+        )
+    return Workload(
+        name="incident A, short prompts" if short else "incident A",
+        tiers=TIERS[:3],
+        clients=(
+            *others,
             OpenClient(
                 LONG_PROMPTS,
                 "t2",
