@@ -56,6 +56,8 @@ class EngineFlags:
     max_num_batched_tokens: int
     num_gpu_blocks: int
     scheduling_policy: str = "priority"
+    long_prefill_token_threshold: int = 0
+    watermark: float = 0.0
 
     def with_blocks(self, factor: float) -> EngineFlags:
         """With that many times the KV blocks."""
@@ -69,19 +71,25 @@ class EngineFlags:
             f"--max-num-batched-tokens={self.max_num_batched_tokens}",
             f"--num-gpu-blocks-override={self.num_gpu_blocks}",
             f"--scheduling-policy={self.scheduling_policy}",
+            f"--long-prefill-token-threshold={self.long_prefill_token_threshold}",
+            f"--watermark={self.watermark}",
             f"--max-model-len={longest}",
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A request to be sent `at` seconds after the run's start. `name` is unique in the run."""
+    """A request to be sent `at` seconds after the run's start. `name` is unique in the run.
+
+    Its first `shared_tokens` are those of every other request.
+    """
 
     name: str
     at: float
     prompt_tokens: int
     output_tokens: int
     priority: int = 0
+    shared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +225,11 @@ async def _send_all(path: str, planned: Sequence[Planned], seed: int, run: str) 
 
 
 def _body(one: Planned, draw: random.Random) -> dict[str, object]:
+    shared = random.Random("shared").choices(_VOCABULARY, k=one.shared_tokens)
+    own = draw.choices(_VOCABULARY, k=one.prompt_tokens - one.shared_tokens)
     return {
         "model": MODEL,
-        "prompt": draw.choices(_VOCABULARY, k=one.prompt_tokens),
+        "prompt": shared + own,
         "max_tokens": one.output_tokens,
         "priority": one.priority,
         "temperature": 0,

@@ -7,7 +7,7 @@ arrival times and nothing else, so that rules and step times are judged together
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fidelity_engine import BLOCK_TOKENS, EngineFlags
@@ -48,12 +48,14 @@ def make_engine(flags: EngineFlags, step_time: StepTimeModel) -> Engine:
             max_num_seqs=flags.max_num_seqs,
             max_num_batched_tokens=flags.max_num_batched_tokens,
             scheduling_policy=SchedulingPolicy(flags.scheduling_policy),
+            long_prefill_token_threshold=flags.long_prefill_token_threshold,
+            watermark=flags.watermark,
         )
     )
 
 
-def model_request(arrival: Arrival, key: int) -> EngineRequest:
-    """The same request for the model; no two prompts share a block."""
+def model_request(arrival: Arrival, key: int, shared_tokens: int = 0) -> EngineRequest:
+    """The same request for the model; `key` is its own, `shared_tokens` begin every other too."""
     return EngineRequest(
         request_id=arrival.name,
         prompt_tokens=arrival.prompt_tokens,
@@ -61,21 +63,28 @@ def model_request(arrival: Arrival, key: int) -> EngineRequest:
         priority=arrival.priority,
         arrived_at=arrival.ranked_at,
         prompt_block_hashes=[
-            hash((key, -1, index)) for index in range(arrival.prompt_tokens // BLOCK_TOKENS)
+            hash((key if (index + 1) * BLOCK_TOKENS > shared_tokens else 0, 0, index))
+            for index in range(arrival.prompt_tokens // BLOCK_TOKENS)
         ],
         content_key=key,
     )
 
 
-def replay(notes: Notes, flags: EngineFlags) -> float:
-    """Percent of vLLM's steps in which the model schedules and preempts exactly the same."""
+def replay(
+    notes: Notes, flags: EngineFlags, shared_tokens: Mapping[str, int] | None = None
+) -> float:
+    """Percent of vLLM's steps in which the model schedules and preempts exactly the same.
+
+    `shared_tokens`, by name, are those that a prompt has in common with all others.
+    """
+    shared = shared_tokens or {}
     engine = make_engine(flags, StepTimeModel(0.0, 0.0, 0.0, 1e-6))
     arrivals = list(enumerate(notes.arrivals, start=1))
     alike = 0
     for number, step in enumerate(notes.steps):
         while arrivals and arrivals[0][1].before_step <= number:
             key, arrival = arrivals.pop(0)
-            engine.add(model_request(arrival, key))
+            engine.add(model_request(arrival, key, shared.get(arrival.name, 0)))
         if not engine.has_work:
             break
         result = engine.step(step.started_at)
