@@ -97,12 +97,21 @@ def split(fit: StepTimeFit, seconds: float, rows: Sequence[RequestStep]) -> Step
 class EnginePace:
     """How fast one engine goes, in the mix that it runs at present."""
 
-    __slots__ = ("budget_tokens", "decode_rows", "fit", "step_seconds", "without_prefill_seconds")
+    __slots__ = (
+        "budget_tokens",
+        "decode_rows",
+        "fit",
+        "step_seconds",
+        "step_tokens",
+        "without_prefill_seconds",
+    )
 
-    def __init__(self, budget_tokens: int) -> None:
+    def __init__(self, step_tokens: int) -> None:
         self.fit = StepTimeFit()
-        self.budget_tokens = budget_tokens
-        """Prefill tokens of one step."""
+        self.step_tokens = step_tokens
+        """Most tokens of a step."""
+        self.budget_tokens = step_tokens
+        """Most prefill tokens of a step in which anything decodes."""
         self.decode_rows = 1.0
         """Mean over recent steps that decode."""
         self.step_seconds = 0.0
@@ -138,7 +147,7 @@ class EnginePace:
     def prefill_seconds(self, prompt_tokens: int, cached_tokens: int = 0) -> float:
         """Engine time of a prefill by itself, whatever else runs now, in seconds."""
         computed, seconds = self._prefill(prompt_tokens, cached_tokens)
-        return ceil(computed / self.budget_tokens) * self.fit.coefficients[0] + seconds
+        return ceil(computed / self.step_tokens) * self.fit.coefficients[0] + seconds
 
     def first_token_seconds(
         self, prompt_tokens: int, cached_tokens: int = 0, ahead_tokens: int = 0

@@ -365,7 +365,10 @@ class Scheduler:
         """Follow what waits and runs only for a policy that asks for it."""
         self._in_shadow = policy.scheduling_mode is SchedulingMode.SHADOW
         self._admission.enforced = not self._in_shadow
-        self.pace.budget_tokens = policy.engine.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
+        tokens = policy.engine.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
+        self.pace.step_tokens = tokens
+        # Steps are reported by the plug-in, which also keeps the prefill budget.
+        self.pace.budget_tokens = policy.prefill.budget_tokens(tokens) if self._timed else tokens
         self._looks_out = (
             self._timed
             or any(

@@ -199,6 +199,9 @@ def test_an_unmeasured_pace_says_so_and_a_prefill_takes_what_it_takes_alone() ->
     c0 = pace.fit.coefficients[0]
     alone = pace.prefill_seconds(5000)
     assert alone == pytest.approx(3 * c0 + pace.fit.marginal_seconds(prefill_work(5000, 0)))
+    pace.budget_tokens = 512
+    assert pace.prefill_seconds(5000) == alone
+    assert pace.first_token_seconds(5000) == pytest.approx(alone + 7 * c0)
     assert pace.prefill_seconds(5000, cached_tokens=4999) == pytest.approx(
         c0 + pace.fit.marginal_seconds(prefill_work(1, 4999))
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.scheduling.contracts import BetweenTiers
+from tidegate.scheduling.contracts import BetweenTiers, EngineLimits, PrefillLimits
 from tidegate.scheduling.engine_time import EnginePace, RequestStep
 from tidegate.scheduling.finish_time import SkewCause
 from tidegate.scheduling.request import Request, Usage
@@ -185,6 +185,20 @@ def test_what_is_late_is_flagged_with_its_cause(
     assert request.forecast is not None
     assert request.forecast.skew is not None
     assert request.forecast.skew.cause is cause
+
+
+def test_first_tokens_are_expected_at_the_prefill_budget_of_the_plug_in(
+    build: SimpleNamespace,
+) -> None:
+    fields = {"engine": EngineLimits(max_num_batched_tokens=8192)}
+    for limits, timed, budget in (
+        (PrefillLimits(), True, 2457),
+        (PrefillLimits(tokens_per_step=1000), True, 1000),
+        (PrefillLimits(), False, 8192),
+    ):
+        policy = build.policy(tenants={"a": {}}, prefill=limits, **fields)
+        pace = Scheduler(policy, 0.0, timed=timed).pace
+        assert (pace.step_tokens, pace.budget_tokens) == (8192, budget)
 
 
 def test_without_steps_nothing_is_estimated(build: SimpleNamespace) -> None:
