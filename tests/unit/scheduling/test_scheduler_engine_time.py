@@ -194,6 +194,7 @@ def test_first_tokens_are_expected_at_the_prefill_budget_of_the_plug_in(
     for limits, timed, budget in (
         (PrefillLimits(), True, 2457),
         (PrefillLimits(tokens_per_step=1000), True, 1000),
+        (PrefillLimits(tokens_per_step=10_000), True, 8192),
         (PrefillLimits(), False, 8192),
     ):
         policy = build.policy(tenants={"a": {}}, prefill=limits, **fields)

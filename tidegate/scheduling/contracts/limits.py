@@ -272,7 +272,7 @@ class PrefillLimits:
     def budget_tokens(self, max_num_batched_tokens: int) -> int:
         """Most prefill tokens of a step in which anything decodes, at least 1."""
         budget = self.tokens_per_step or max_num_batched_tokens * self.budget_percent // 100
-        return max(budget, 1)
+        return min(max(budget, 1), max_num_batched_tokens)
 
 
 def unique(names: Sequence[str], what: str) -> None:
