@@ -133,7 +133,10 @@ class Fairness:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The most that one tenant may take in a window. So far in force in the simulator only."""
+    """The most that one tenant may take in a window, else 429.
+
+    So far a sidecar does not tell its scheduler endpoints and models: there all count.
+    """
 
     name: str = described("Its name; unique in its list.", low=1, high=63)
     per: LimitWindow = described("The window.")
@@ -161,7 +164,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
-    """The largest prompt. So far in force in the simulator only."""
+    """The largest prompt. So far a sidecar cuts none: it serves whole what it should truncate."""
 
     max_tokens: int | None = described("Most tokens; null: not limited.", default=None, low=1)
     max_prefill_seconds: float | None = described(
@@ -206,7 +209,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class SloObjective:
-    """A promise about latency. So far in the simulator only."""
+    """A promise about latency. What could not keep that of TimeToFirstToken is refused with 429."""
 
     metric: SloMetric = described("What is promised; at most one objective for each.")
     target_seconds: float = described("The latency promised.", low=0.001, high=86_400.0)
