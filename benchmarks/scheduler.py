@@ -8,6 +8,10 @@ every second request with a deadline of its own, weights 1 to 5. Sizes are shuff
 Few and many tenants are measured in turn, in the same process, so that a busy machine slows both.
 The garbage collector runs as it does in the sidecar: its passes over what waits show in the longest
 decision and hardly in the median.
+
+A step plan is timed over drawn states of an engine (``step_plan_states``). The simulator's speed is
+that of the mixed node with about 175 requests in flight under our policy, sidecar and plug-in
+included, over its processor time.
 """
 
 from __future__ import annotations
@@ -25,15 +29,21 @@ from itertools import islice
 
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
+from step_plan_states import RUNNING, WAITING, step_policy, step_state
 
 from tidegate.scheduling import contracts
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.scheduler import Scheduler
+from tidegate.scheduling.step_plan import StepPlanner
+from tidegate.simulator.simulation.node_policy import node_policy, one_engine
+from tidegate.simulator.simulation.system import Scheduling, simulate
+from tidegate.simulator.workloads.mixed_node import MixedLoad, mixed_node
 
 IN_FLIGHT = 256
 ROUNDS = 4
 _RESERVED_PERCENT = (70, 15, 10, 5)
 _SECONDS_APART = 0.0005
+_ABOUT_175 = MixedLoad(t3_in_flight=140)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +165,46 @@ def bytes_per_queued_request(tenants: int, queued: int) -> float:
         tracemalloc.stop()
 
 
+def step_plans(states: int, each: int) -> Timed:
+    """Plans of so many states, each planned so many times by a planner of its own."""
+    nanoseconds = []
+    for seed in range(states):
+        planner, state = StepPlanner(step_policy()), step_state(seed)
+        for _ in range(each):
+            started = time.perf_counter_ns()
+            planner.plan(state)
+            nanoseconds.append(time.perf_counter_ns() - started)
+    return Timed(sorted(nanoseconds))
+
+
+def simulator_speed(minutes: int, seed: int = 1) -> tuple[float, float]:
+    """Simulated over processor time after the first minute, and requests in flight on average."""
+    workload = mixed_node(_ABOUT_175, seed)
+    system = one_engine(Scheduling.TIDEGATE, node_policy(workload))
+    marks: list[tuple[float, float]] = []
+    result = simulate(
+        system,
+        workload,
+        seed=seed,
+        duration_seconds=60.0 * minutes,
+        warmup_seconds=60.0,
+        progress=lambda now: marks.append((now, time.process_time())),
+    )
+    (begin, began), (end, ended) = next(mark for mark in marks if mark[0] >= 60.0), marks[-1]
+    in_flight = sum(
+        min(end, record.finished or end) - max(begin, record.arrival)
+        for record in result.records
+        if record.arrival < end and (record.finished or end) > begin
+    )
+    return (end - begin) / (ended - began), in_flight / (end - begin)
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     """The benchmark's own."""
     parser.add_argument("--tenants", type=int, default=10_000, help="the many")
     parser.add_argument("--queued", type=int, default=100_000, help="requests that wait")
     parser.add_argument("--decisions", type=int, default=40_000, help="of each")
+    parser.add_argument("--minutes", type=int, default=5, help="simulated, the first not measured")
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
@@ -191,7 +236,25 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
             Aim("<=", 1_000),
         ),
     ]
-    return figures
+    plans = step_plans(states=40, each=50)
+    speed, in_flight = simulator_speed(arguments.minutes)
+    return [
+        *figures,
+        figure(
+            f"a step plan, {RUNNING} running and {WAITING} waiting, median",
+            plans.quantile_us(0.5) / 1e3,
+            "ms",
+            Aim("<=", 0.2),
+            f"p99 {plans.quantile_us(0.99) / 1e3:.2f} ms",
+        ),
+        figure(
+            "the simulator, mixed node",
+            speed,
+            "x real time",
+            Aim(">=", 60),
+            f"{in_flight:.0f} requests in flight on average; of processor time",
+        ),
+    ]
 
 
 if __name__ == "__main__":
