@@ -38,9 +38,9 @@ Json = dict[str, Any]
 FIELD_MANAGER = "tidegate-operator"
 REQUEST_TIMEOUT_SECONDS = 10.0
 LIST_TIMEOUT_SECONDS = 30.0
-_CANNOT_TELL = ("exceeded quota", "does not support dry run", "cannot create resource")
-"""In refusals of a dry run that say nothing about the pod: a full quota, a webhook with side
-effects, an operator without the right."""
+_CANNOT_TELL = ("exceeded quota", "status unknown for quota", "cannot create resource")
+"""In refusals of a dry run that say nothing about the pod: a quota that is used up or not counted
+yet, an operator without the right."""
 
 
 class KubeError(Exception):

@@ -24,9 +24,17 @@ NAME = "e2e-placed"
 NODE = "tidegate-node"
 DISK, ZONE = "tidegate.io/e2e-disk", "tidegate.io/e2e-zone"
 TAINT = "tidegate.io/e2e"
+OWN = ("tidegate.io/pool", "tidegate.io/component", "tidegate.io/engine-group")
 ACT_SECONDS = 25.0
 START_SECONDS = 90.0
 TOLERATIONS = [{"key": TAINT, "operator": "Exists", "effect": "NoSchedule"}]
+PASSING = {
+    "key": f"{TAINT}-passing",
+    "operator": "Equal",
+    "value": "x",
+    "effect": "NoExecute",
+    "tolerationSeconds": 60,
+}
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "runAsNonRoot": True,
@@ -34,6 +42,7 @@ RESTRICTED = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+OPERATOR = ("deployment/tidegate-operator", "-n", "tidegate-system")
 POD_MONITORS = "podmonitors.monitoring.coreos.com"
 
 
@@ -104,6 +113,39 @@ def namespace_objects() -> list[dict[str, Any]]:
     ]
 
 
+CACHE = {
+    "size": "1Gi",
+    "storageClassName": "local",
+    "accessMode": "ReadWriteOncePod",
+    "whenDeleted": "Delete",
+    "whenScaled": "Delete",
+}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def affinity(**own: Any) -> dict[str, Any]:
+    """Of all kinds; only the required one decides here. ``own``: what selects the pool's pods."""
+    zone = {"matchExpressions": [{"key": ZONE, "operator": "Exists"}]}
+    large = {"matchExpressions": [{"key": "cores", "operator": "Gt", "values": ["8"]}]}
+    others = {
+        "labelSelector": {"matchLabels": {"app": "cache"}},
+        "namespaces": ["default"],
+        "namespaceSelector": {"matchLabels": {"team": "search"}},
+        "topologyKey": ZONE,
+    }
+    return {
+        "nodeAffinity": {
+            REQUIRED: {"nodeSelectorTerms": [zone]},
+            PREFERRED: [{"weight": 3, "preference": large}],
+        },
+        "podAffinity": {PREFERRED: [{"weight": 2, "podAffinityTerm": others}]},
+        "podAntiAffinity": {
+            PREFERRED: [{"weight": 1, "podAffinityTerm": {"topologyKey": ZONE, **own}}]
+        },
+    }
+
+
 def placed_pool(scene: Scene) -> dict[str, Any]:
     """The pool that runs: each scheduling field, a claim for the weights, one for each cache."""
     pool = scene.pool()
@@ -112,25 +154,19 @@ def placed_pool(scene: Scene) -> dict[str, Any]:
     mounts = [{"name": "model", "mountPath": "/model"}, {"name": "cache", "mountPath": "/cache"}]
     pool["spec"]["model"] |= {
         "source": {"persistentVolumeClaim": {"claimName": "weights", "path": "tiny"}},
-        "cache": {"volumeClaimTemplate": {"size": "1Gi", "whenScaled": "Delete"}},
+        "cache": {"volumeClaimTemplate": CACHE},
     }
-    zone = {"matchExpressions": [{"key": ZONE, "operator": "Exists"}]}
-    own_pods = {"weight": 1, "podAffinityTerm": {"topologyKey": ZONE}}
     pool["spec"]["engine"] |= {
         "nodeSelector": {DISK: "fast"},
-        "tolerations": TOLERATIONS,
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}
-            },
-            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [own_pods]},
-        },
+        "tolerations": [*TOLERATIONS, PASSING],
+        "affinity": affinity(),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
                 "minDomains": 2,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "DoNotSchedule",
+                "matchLabelKeys": ["controller-revision-hash"],
             }
         ],
         "priorityClassName": NAME,
@@ -138,7 +174,7 @@ def placed_pool(scene: Scene) -> dict[str, Any]:
         "imagePullSecrets": [{"name": "registry"}],
         "serviceAccountName": "reader",
         "podTemplate": {
-            "metadata": {"labels": {"team": "search"}},
+            "metadata": {"labels": {"team": "search"}, "annotations": {"example.com/owner": "me"}},
             "spec": {"initContainers": [shell("note", note, env=[uid], volumeMounts=mounts)]},
         },
     }
@@ -181,7 +217,14 @@ def scene(cluster: Cluster) -> Iterator[Scene]:
     finally:
         cluster.kubectl("label", "node", NODE, f"{DISK}-", f"{ZONE}-")
         cluster.try_kubectl("taint", "node", NODE, f"{TAINT}-")
+        # One by one, as a namespace whose pods have to end is looked at again only after half of
+        # their grace.
+        cluster.kubectl("delete", "spool", "--all", "-n", NAMESPACE)
+        engines = ("pod", "-l", OWN[0], "-n", NAMESPACE)
+        cluster.kubectl("wait", "--for=delete", *engines, "--timeout=90s")
+        cluster.kubectl("delete", "pvc,pod", "--all", "-n", NAMESPACE)
         scene.down()
+        cluster.kubectl("rollout", "status", *OPERATOR, "--timeout=120s")
         names = [f"priorityclass/{NAME}", f"runtimeclass/{NAME}", f"crd/{POD_MONITORS}"]
         cluster.kubectl("delete", "--ignore-not-found", *names)
 
@@ -273,8 +316,16 @@ def test_pods_are_what_the_pool_says(scene: Scene) -> None:
         "search",
         False,
     )
-    (own,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert own["podAffinityTerm"]["labelSelector"]["matchLabels"]["tidegate.io/pool"] == "pool"
+    annotations = placed["metadata"]["annotations"], bare["metadata"]["annotations"]
+    assert annotations[0]["example.com/owner"] == "me"
+    assert "example.com/owner" not in annotations[1]
+    own = {"matchLabels": {label: placed["metadata"]["labels"][label] for label in OWN}}
+    assert spec["affinity"] == affinity(labelSelector=own)
+    assert "affinity" not in plain
+    assert PASSING in spec["tolerations"]
+    (spread,) = spec["topologySpreadConstraints"]
+    assert spread["matchLabelKeys"] == ["controller-revision-hash"]
+    assert own["matchLabels"].items() <= spread["labelSelector"]["matchLabels"].items()
 
     def volume(pod: dict[str, Any], name: str) -> dict[str, Any]:
         return next(v for v in pod["spec"]["volumes"] if v["name"] == name)
@@ -294,11 +345,14 @@ def test_pods_are_what_the_pool_says(scene: Scene) -> None:
 
 
 def test_a_cache_outlives_its_pod_and_goes_with_the_replica(scene: Scene) -> None:
-    """R9: whenScaled: Delete; and what the pod template's container saw of weights and cache."""
+    """R9: what becomes of claims; and what the pod template's container saw of the volumes."""
     cluster = scene.cluster
     uid = pod_of(scene, "pool-0")["metadata"]["uid"]
     assert starts_noted(scene) == ["config.json", uid]
-    cluster.get("pvc", "cache-pool-1", "-n", NAMESPACE)
+    claim = cluster.get("pvc", "cache-pool-1", "-n", NAMESPACE)["spec"]
+    assert (claim["storageClassName"], claim["accessModes"]) == ("local", ["ReadWriteOncePod"])
+    kept = cluster.get("pvc", "cache-pool-0", "-n", NAMESPACE)["metadata"]
+    assert kept["ownerReferences"][0]["kind"] == "StatefulSet", "whenDeleted: Delete"
     cluster.kubectl("scale", "spool", "pool", "-n", NAMESPACE, "--replicas=1")
     cluster.until(
         "the claim of the replica that went",
@@ -353,11 +407,10 @@ def test_an_upgraded_operator_restarts_nothing(scene: Scene) -> None:
     cluster.kubectl("delete", "spool", "bare", "hub", "address", "-n", NAMESPACE)
     cluster.kubectl("taint", "node", NODE, f"{TAINT}-")
     pods = scene.container_restarts()
-    operator = ("deployment/tidegate-operator", "-n", "tidegate-system")
     newer = "ghcr.io/tidegate/sidecar:99.0.0"
-    cluster.kubectl("set", "env", *operator, f"TIDEGATE_SIDECAR_IMAGE={newer}")
+    cluster.kubectl("set", "env", *OPERATOR, f"TIDEGATE_SIDECAR_IMAGE={newer}")
     try:
-        cluster.kubectl("rollout", "status", *operator, "--timeout=120s")
+        cluster.kubectl("rollout", "status", *OPERATOR, "--timeout=120s")
         said = until_condition(scene, "UpgradeAvailable", "True")
         assert f"set spec.sidecar.image to {newer}" in said["message"]
         before = scene.pool_object()["status"]["policyGeneration"]
@@ -372,6 +425,4 @@ def test_an_upgraded_operator_restarts_nothing(scene: Scene) -> None:
         assert scene.container_restarts() == pods
         assert answered(scene) == 200
     finally:
-        cluster.kubectl("set", "env", *operator, "TIDEGATE_SIDECAR_IMAGE-")
-        cluster.kubectl("rollout", "status", *operator, "--timeout=120s")
-    assert scene.container_restarts() == pods
+        cluster.kubectl("set", "env", *OPERATOR, "TIDEGATE_SIDECAR_IMAGE-")

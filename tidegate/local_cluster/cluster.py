@@ -81,7 +81,7 @@ _SERVICE_STATUS_ROLE: list[dict[str, Any]] = [
         ],
     },
 ]
-"""What the kubelet may do beyond a node's rights: it is load balancer and storage, too."""
+"""What the kubelet may do beyond a node's rights: it is load balancer and storage too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ _OWNED: tuple[tuple[str, str], ...] = (
     (r"spec\.containers\[engine\]\.startupProbe\b.*", "use spec.engine.startupTimeout"),
     (r"spec\.containers\[sidecar\]\.image", "use spec.sidecar.image"),
     (r"spec\.containers\[sidecar\]\.resources\.(limits|requests)\b.*", _SIDECAR_RESOURCES),
-    (r"spec\.containers\[sidecar\]\.(command|args|ports|env\[POD_IP\])\b.*", _PLUMBING),
+    (r"spec\.containers\[sidecar\]\.(command|args|ports|env\[POD_IP\])(\W.*)?", _PLUMBING),
     (r"spec\.containers\[(engine|sidecar)\]\.lifecycle\b.*", _DRAIN),
-    (r"spec\.containers\[\w+\]\.\w+Probe\.(httpGet|exec|tcpSocket|grpc)\b.*", _PROBE),
+    (r"spec\.containers\[(engine|sidecar)\]\.\w+Probe\.(httpGet|exec|tcpSocket|grpc)\b.*", _PROBE),
     (r"spec\.(containers\[engine\]\.volumeMounts\[/cache\]|volumes\[cache\]).*",
      "use spec.model.cache"),
     (r"spec\.(containers\[engine\]\.volumeMounts\[/model\]|volumes\[model\]).*",
@@ -54,7 +54,6 @@ _WHOLE = re.compile(
     r"|spec\.containers\[(engine|sidecar)\](\.(env|volumeMounts|resources|\w+Probe))?"
 )
 """Maps and lists that hold what is owned: they cannot be taken away or put in place of ours."""
-_OTHER_PROBES = re.compile(r"spec\.containers\[(?!engine\]|sidecar\])")
 
 
 def apply_template(rendered: Json, engine: EngineSpec) -> tuple[Json, tuple[FieldError, ...]]:
@@ -85,7 +84,8 @@ def _as_json(template: PodTemplate) -> Json:
 
 def _conflicts(rendered: Json, patch: Json, engine: EngineSpec) -> Iterator[FieldError]:
     spec = patch.get("spec") or {}
-    variables = {variable.name for variable in engine.env or ()} | {*RESERVED_VARIABLES}
+    own = at(rendered, "spec.containers[engine].env") or ()
+    variables = {variable["name"] for variable in own} | {*RESERVED_VARIABLES}
     for path, value in touched({"spec": spec}, ""):
         path = path.removeprefix(".")
         advice = _advice(path, value, variables, engine)
@@ -100,8 +100,6 @@ def _advice(path: str, value: Any, variables: set[str], engine: EngineSpec) -> s
     name = re.match(r"spec\.containers\[engine\]\.env\[(\w+)\]", path)
     if name and name[1] in variables:
         return "use spec.engine.env"
-    if _OTHER_PROBES.match(path):
-        return None
     for pattern, advice in _OWNED:
         if re.fullmatch(pattern, path):
             return advice

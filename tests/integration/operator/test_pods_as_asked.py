@@ -12,7 +12,7 @@ import pytest
 from support.custom_resources import Json, pool, tenant, tier
 from support.operator_cluster import OperatorCluster, eventually
 from tidegate_operator import reconcile
-from tidegate_operator.kube import POD
+from tidegate_operator.kube import POD, Kube, load_configuration
 from tidegate_operator.names import POD_TEMPLATE_ANNOTATION
 from tidegate_operator.render import Children, render_children
 
@@ -268,6 +268,37 @@ async def test_an_upgrade_that_renders_pods_otherwise_restarts_none(
 
             await eventually(silent, "nothing newer is left to tell of")
         assert uids
+
+
+async def test_a_dry_run_tells_of_the_pod_and_of_nothing_else(
+    cluster: OperatorCluster, namespace: str
+) -> None:
+    """A full quota says that pods are there, not that this one is wrong; a right that is missing
+    says nothing at all."""
+    context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    closed = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    pod: Json = {
+        "metadata": {"name": "check", "namespace": namespace},
+        "spec": {
+            "securityContext": context,
+            "containers": [{"name": "c", "image": "i", "securityContext": closed}],
+        },
+    }
+    assert await cluster.kube.refusal(pod) is None
+    assert await cluster.kube.list(POD, namespace) == []
+    wrong = {**pod, "spec": {**pod["spec"], "hostIPC": True}}
+    assert "violates PodSecurity" in (await cluster.kube.refusal(wrong) or "")
+    await kubectl(cluster, "create", "quota", "full", "--hard=pods=0", "-n", namespace)
+    assert await cluster.kube.refusal(pod) is None
+    counted = json.dumps({"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}})
+    status = ("patch", "quota/full", "-n", namespace, "--subresource=status", "--type=merge")
+    await kubectl(cluster, *status, f"--patch={counted}")
+    assert await cluster.kube.refusal(pod) is None
+    token = await kubectl(cluster, "create", "token", "default", "-n", namespace)
+    configuration = await load_configuration(str(cluster.plane.kubeconfig))
+    configuration.api_key["BearerToken"] = f"Bearer {token.strip()}"
+    async with Kube(configuration) as without_rights:
+        assert await without_rights.refusal(wrong) is None
 
 
 POD_MONITORS = {

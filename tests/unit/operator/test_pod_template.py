@@ -140,6 +140,16 @@ OWNED: dict[str, tuple[Json, str, str]] = {
         "containers[engine].env[A].value",
         "use spec.engine.env",
     ),
+    "the operator's variable": (
+        engine(env=[{"name": "HF_HOME", "$patch": "delete"}]),
+        "containers[engine].env[HF_HOME]",
+        "use spec.engine.env",
+    ),
+    "sidecar's address": (
+        {"containers": [{"name": "sidecar", "env": [{"name": "POD_IP", "value": "x"}]}]},
+        "containers[sidecar].env[POD_IP].value",
+        "remove it",
+    ),
     "the engine taken away": (
         engine(**{"$patch": "delete"}),
         "containers[engine]",
