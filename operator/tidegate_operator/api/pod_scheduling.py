@@ -218,7 +218,9 @@ class TopologySpread(ApiModel):
     when_unsatisfiable: Unsatisfiable = described(
         "DoNotSchedule: the pod waits. ScheduleAnyway: it is only a preference."
     )
-    label_selector: LabelSelector | None = described("Which pods count.", unset=OWN_PODS)
+    label_selector: LabelSelector | None = described(
+        "Which pods count.", unset=OWN_PODS, empty="({}) all pods of the namespace"
+    )
     min_domains: int | None = described(
         "Fewer places than this count as if there were one more that is empty.",
         unset="1",
