@@ -8,8 +8,9 @@ left, the largest of: tokens held by the first k now + k x what the k-th has lef
 test of S-LoRA's router and of LightLLM's past-future scheduler, Gong et al., ASPLOS 2025). The sum
 of the projections would count each at its end, up to twice what they hold on average.
 
-Bound: exact to half a block a request where all advance at the same pace and end as expected; in
-any case at most the sum of the projections, which is what callers try first.
+Bound: exact, with the slots that last blocks leave empty, where all advance at the same pace and
+end as expected. Where they fit by the sum of their projections they fit by the peak, so callers try
+the sum first.
 
 Invariant: a request's own projection never falls below the blocks that it has or needs now.
 """
@@ -30,31 +31,41 @@ def whole_blocks(request: PlanRequest, block_size: int) -> int:
     return -(-request.total_tokens // block_size)
 
 
+def _end_tokens(request: PlanRequest) -> int:
+    """The last token of an output is never read, so it takes no slot."""
+    return request.prompt_tokens + request.expected_output_tokens - 1
+
+
 def project(request: PlanRequest, block_size: int) -> int:
     """Blocks at its expected end, at least what it has and needs now; remembered in it."""
-    tokens = max(request.prompt_tokens + request.expected_output_tokens, request.total_tokens)
+    tokens = max(_end_tokens(request), request.total_tokens)
     request.projected_blocks = max(-(-tokens // block_size), request.blocks)
     return request.projected_blocks
 
 
-def peak_blocks(entries: Sequence[int], block_size: int) -> int:
-    """The most blocks held at once until all have ended; entries by rising growth.
-
-    Of its last block each holds half on average.
-    """
-    peak = held = 0
-    for count, entry in enumerate(reversed(entries), start=1):
-        held += entry & _NOW
-        level = held + count * (entry >> _SHIFT) + count * block_size // 2
-        if level > peak:
-            peak = level
-    return -(-peak // block_size)
-
-
-def entry_of(request: PlanRequest, block_size: int) -> int:
-    """What :func:`peak_blocks` reads of a request whose ``projected_blocks`` is known."""
+def entry_of(request: PlanRequest, prefill_tokens_per_step: int) -> int:
+    """What :func:`peak_fits` reads of a request whose ``projected_blocks`` is known."""
     total = request.total_tokens
-    left = request.prompt_tokens + request.expected_output_tokens - total
-    if left < 0:
-        left = max(request.projected_blocks * block_size - total, 0)
-    return (left << _SHIFT) | total
+    left = max(_end_tokens(request) - total, 0)
+    # What its prompt still takes in steps it ends later than others with as much left.
+    late = min((total - request.computed_tokens) // prefill_tokens_per_step, total)
+    return ((left + late) << _SHIFT) | (total - late)
+
+
+def peak_fits(entries: Sequence[int], limit_blocks: int, block_size: int) -> bool:
+    """Whether the requests never hold more blocks than that; entries rising."""
+    limit, held = limit_blocks * block_size, 0
+    by_remainder = [0] * block_size
+    for count, entry in enumerate(reversed(entries), start=1):
+        now, left = entry & _NOW, entry >> _SHIFT
+        held += now
+        by_remainder[now % block_size] += 1
+        level = held + count * left
+        if level + count * (block_size - 1) <= limit:
+            continue
+        for remainder, those in enumerate(by_remainder):
+            if those:
+                level += those * (-(remainder + left) % block_size)
+        if level > limit:
+            return False
+    return True

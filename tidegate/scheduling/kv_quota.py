@@ -25,7 +25,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 
-from tidegate.scheduling.kv_projection import entry_of, peak_blocks, project
+from tidegate.scheduling.kv_projection import entry_of, peak_fits, project
 from tidegate.scheduling.plan_request import PlanRequest
 from tidegate.scheduling.step_policy import StepPolicy
 
@@ -77,15 +77,29 @@ class KvQuota:
         return self._fits(request, self._policy.pools[pool].nominal_blocks)
 
     def fits(self, request: PlanRequest) -> bool:
-        """Whether it fits with what its pool may borrow. One that is too large for that enters when
-        its pool holds nothing and nobody else asks, or nothing runs at all."""
+        """Whether it fits with what its pool may borrow; and so that requests never wait for each
+        other in a ring, whether nothing runs at all, or it could never borrow enough while its pool
+        holds nothing and nobody else asks."""
         pool = self._policy.tiers[request.tier].pool
-        if self._fits(request, self.limit(pool)):
+        if self._fits(request, self.limit(pool)) or not any(self._projected):
             return True
-        if self._sum(self._projected, pool):
+        if self._sum(self._projected, pool) or request.projected_blocks <= self._most_ever(pool):
             return False
-        others = [claim for other, claim in enumerate(self._claims) if other != pool]
-        return not any(others) or not any(self._projected)
+        return not any(claim for other, claim in enumerate(self._claims) if other != pool)
+
+    def _most_ever(self, pool: int) -> int:
+        """Blocks that a pool may use while nobody else is there."""
+        pools = self._policy.pools
+        own = pools[pool]
+        lent = self._policy.engine.total_blocks - own.nominal_blocks
+        lent -= sum(
+            [
+                terms.nominal_blocks - terms.lendable_blocks
+                for other, terms in enumerate(pools)
+                if other != pool
+            ]
+        )
+        return own.nominal_blocks + min(own.borrow_limit_blocks, lent)
 
     def limit(self, pool: int) -> int:
         """Blocks that a pool may use now: nominal and borrowed."""
@@ -114,16 +128,16 @@ class KvQuota:
             return True
         entries = self._entries.get(tiers)
         if entries is None:
-            size = self._block_size
-            entries = [entry_of(one, size) for tier in tiers for one in self._running[tier]]
-            entries += [entry_of(one, size) for tier in tiers for one in self._added[tier]]
+            pace = self._policy.prefill_budget_tokens
+            entries = [entry_of(one, pace) for tier in tiers for one in self._running[tier]]
+            entries += [entry_of(one, pace) for tier in tiers for one in self._added[tier]]
             entries.sort()
             self._entries[tiers] = entries
-        own = entry_of(request, self._block_size)
+        own = entry_of(request, self._policy.prefill_budget_tokens)
         insort(entries, own)
-        peak = peak_blocks(entries, self._block_size) - shared
+        fits = peak_fits(entries, limit + shared, self._block_size)
         entries.remove(own)
-        return peak <= limit
+        return fits
 
     def _counted_for(self, index: int) -> tuple[int, ...]:
         tiers = self._policy.tiers
@@ -147,7 +161,7 @@ class KvQuota:
         self._claims[pool] = 0
         for tiers, entries in self._entries.items():
             if request.tier in tiers:
-                insort(entries, entry_of(request, self._block_size))
+                insort(entries, entry_of(request, self._policy.prefill_budget_tokens))
 
     def release(self, request: PlanRequest, freed_blocks: int) -> None:
         """A running one goes; the caller has taken it out of ``running``."""
@@ -158,4 +172,4 @@ class KvQuota:
         self._shared[pool] -= request.blocks - freed_blocks
         for tiers, entries in self._entries.items():
             if request.tier in tiers:
-                entries.remove(entry_of(request, self._block_size))
+                entries.remove(entry_of(request, self._policy.prefill_budget_tokens))

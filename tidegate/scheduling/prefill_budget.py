@@ -25,7 +25,7 @@ conservation); credit is never negative: using what others leave is not held aga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from tidegate.scheduling.plan_request import PlanRequest, StepTimeModel
 from tidegate.scheduling.step_policy import StepPolicy
@@ -59,10 +59,15 @@ class StepBudget:
         self._tokens = self._kv_tokens_read = 0
         self._pairs = 0.0
 
-    def cap(self, model: StepTimeModel, seconds: float, decodes: int, kv_tokens_read: int) -> None:
-        """Keep the step's predicted time under a cap, beside decodes that read so much."""
+    def cap(self, model: StepTimeModel, seconds: float) -> None:
+        """Keep the step's predicted time under a cap."""
         self._model, self._cap_seconds = model, seconds
-        self._tokens, self._kv_tokens_read = decodes, kv_tokens_read
+
+    def add_decodes(self, decodes: Sequence[PlanRequest]) -> None:
+        """Requests that decode in this step and take time of it."""
+        if self._model is not None:
+            self._tokens += sum([one.decode_tokens for one in decodes])
+            self._kv_tokens_read += sum([one.computed_tokens + 1 for one in decodes])
 
     def most(self, context_tokens: int, wanted_tokens: int) -> int:
         """How many of the tokens wanted may be computed after that context."""
@@ -96,8 +101,13 @@ def step_budget(
     policy: StepPolicy,
     decoding: Sequence[Sequence[PlanRequest]],
     step_time: StepTimeModel | None,
+    standing_back: Container[int] = (),
 ) -> StepBudget:
-    """The budget of a step in which those decode, by tier."""
+    """The budget of a step in which those decode, by tier.
+
+    Tiers that stand back take no time of it, until :meth:`StepBudget.add_decodes` says that they do
+    not; but a step with them is none without decodes.
+    """
     engine = policy.engine
     decode_tokens = sum([one.decode_tokens for tier in decoding for one in tier])
     room = max(engine.max_num_batched_tokens - decode_tokens, 0)
@@ -113,8 +123,10 @@ def step_budget(
     if not caps or step_time is None:
         return StepBudget(min(policy.prefill_budget_tokens, room), 0)
     budget = StepBudget(room, max(policy.prefill_budget_tokens // _CAP_FLOOR_PARTS, 1))
-    read = sum([one.computed_tokens + 1 for tier in decoding for one in tier])
-    budget.cap(step_time, min(caps), decode_tokens, read)
+    budget.cap(step_time, min(caps))
+    for tier, those in enumerate(decoding):
+        if tier not in standing_back:
+            budget.add_decodes(those)
     return budget
 
 

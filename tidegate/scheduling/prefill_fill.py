@@ -3,9 +3,11 @@
 Theory of operation: tiers that are owed tokens first, then all in order (``prefill_budget``), each
 along its line (``prefill_line``). Long prompts step aside until the shorter ones of their tier have
 what they need; then they share what is left, in order. Once one is due it takes its turn in the
-line, with at most half of what is there. A waiting request enters when there are tokens for it and
-``step_admission`` has room; one that may not enter holds up those behind it in its tier and nobody
-else. So nobody is passed in blocks but, until it is due, a long prompt by short ones.
+line, with at most half of what is there (and the rest of less than a block's worth that no short
+one can enter with). A waiting request enters when there are tokens for it and ``step_admission``
+has room; one that may not enter holds up those behind it in its tier and nobody else. So nobody is
+passed in blocks but, until it is due, a long prompt by short ones. Tiers that stand back for a
+protected prompt (``step_plan``) come last, and only if no such prompt got tokens.
 
 Bound: reads at most one waiting request per tier beyond those that get tokens, step aside or are in
 back-off.
@@ -17,7 +19,7 @@ than its blocks and the free ones hold; a victim gets nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tidegate.scheduling.plan_request import Lookup, PlanRequest, StepPlan, Veto
 from tidegate.scheduling.preemption import Need
@@ -57,15 +59,33 @@ class PrefillFill:
         self._wants_more = [False] * len(lines)
         self._long_granted: list[bool | None] = [None] * len(lines)
 
-    def fill(self) -> list[int]:
-        """Spend the budget; tokens granted, by tier."""
+    def fill(
+        self, standing_back: Collection[int], decoding: Sequence[Sequence[PlanRequest]]
+    ) -> bool:
+        """Spend the budget; whether those tiers stand back (True) or take part after all.
+
+        They take part, with their prompts and their decodes, if no protected prompt got tokens.
+        """
         for tier, tokens in self._shares.due():
-            self._serve_owed(tier, tokens)
-        for tier, line in enumerate(self._lines):
-            if line:
-                self._serve_tier(tier, line)
+            if tier not in standing_back:
+                self._serve_owed(tier, tokens)
+        self._serve(tier for tier in range(len(self._lines)) if tier not in standing_back)
+        tiers = self._policy.tiers
+        if any(self._granted[tier] for tier in range(len(tiers)) if tiers[tier].protected):
+            for tier in standing_back:
+                self._wants_more[tier] = bool(self._lines[tier])
+        else:
+            for tier in standing_back:
+                self._budget.add_decodes(decoding[tier])
+            self._serve(standing_back)
+            standing_back = ()
         self._shares.close(self._granted, self._wants_more, self._long_granted)
-        return self._granted
+        return bool(standing_back)
+
+    def _serve(self, tiers: Iterable[int]) -> None:
+        for tier in tiers:
+            if self._lines[tier]:
+                self._serve_tier(tier, self._lines[tier])
 
     def _serve_owed(self, tier: int, tokens: int) -> None:
         """Those that run first: they hold blocks."""
@@ -76,7 +96,7 @@ class PrefillFill:
         one, waits = item
         if waits and self._lookup is not None:
             self._lookup(one)
-        if self._serve(one, waits, tokens):
+        if self._give(one, waits, tokens):
             line.put_back(one)
         else:
             line.hold_up()
@@ -97,14 +117,14 @@ class PrefillFill:
             is_long = shares.is_long(self._left_to_compute(one, waits))
             if is_long:
                 longs.append(item)
-            if (not is_long or long_is_due) and not self._serve(
+            if (not is_long or long_is_due) and not self._give(
                 one, waits, half if is_long else budget.left
             ):
                 line.hold_up()
             long_is_due = long_is_due and not is_long
         for one, waits in longs:
             if one.id not in self._plan.vetoed:
-                self._serve(one, waits, budget.left)
+                self._give(one, waits, budget.left)
         if longs or shares.is_long(line.most_left_to_compute()):
             self._long_granted[tier] = any(one.id in self._plan.grants for one, _ in longs)
         if budget.left <= 0:
@@ -131,7 +151,7 @@ class PrefillFill:
             return request.cached_hit_tokens + self._plan.grants.get(request.id, 0)
         return request.computed_tokens + self._plan.grants.get(request.id, 0)
 
-    def _serve(self, request: PlanRequest, waits: bool, limit_tokens: int) -> bool:
+    def _give(self, request: PlanRequest, waits: bool, limit_tokens: int) -> bool:
         """Grant what may be; False: it waits and may not enter."""
         context = self._context(request, waits)
         chunk = self._policy.chunk_tokens - self._plan.grants.get(request.id, 0)

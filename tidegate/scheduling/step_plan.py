@@ -8,13 +8,13 @@ again. Before each step, from counters alone:
 2. ``prefill_budget``: how many prompt tokens fit beside the decodes.
 3. ``prefill_fill``: whose these are, over running prefills and waiting requests, which enter by
    ``step_admission`` when there are tokens for them.
-4. In a step that prefills a protected tier, decodes of lower evictable tiers pause: they keep their
-   blocks, and the step does not read them.
+4. While a protected prompt is computed, lower evictable tiers stand back: their prompts get no
+   tokens, and their decodes pause: they keep their blocks, and the step does not read them.
 5. ``cache_share``: whose blocks are given up blank.
 
-Bounds: O(running + looked at) and deterministic: the same states give the same plans. A decode is
-paused at most ``max_paused_steps`` steps in a row, then runs at least one: under an endless stream
-of protected prompts it keeps 1 / (``max_paused_steps`` + 1) of its pace.
+Bounds: O(running + looked at) and deterministic: the same states give the same plans. A tier stands
+back at most ``max_paused_steps`` steps in a row, then takes part in at least one: under an endless
+stream of protected prompts it keeps 1 / (``max_paused_steps`` + 1) of its pace.
 
 Invariants: tokens granted and decodes fit the step; blocks and seats given fit the engine; a victim
 is neither granted anything nor let in; unless nobody can, somebody computes.
@@ -23,7 +23,7 @@ is neither granted anything nor let in; unless nobody can, somebody computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tidegate.scheduling.cache_share import blank_runs_short, pools_to_unhash
 from tidegate.scheduling.kv_growth import growth_blocks, growth_victims
@@ -66,7 +66,7 @@ class StepPlanner:
     def __init__(self, policy: StepPolicy) -> None:
         self._policy = policy
         self._shares = PrefillShares(policy)
-        self._paused_steps = [0] * len(policy.tiers)
+        self._back_steps = [0] * len(policy.tiers)
         """In a row, until now."""
         self._pool_seen = [-policy.cache_hold_seconds] * len(policy.pools)
         """When a request of the pool was last there."""
@@ -96,13 +96,13 @@ class StepPlanner:
         heads = [line.head for line in lines]
         admission = Admission(policy, state, plan, running, prefilling, cached, heads)
         self._grow(admission, running, decoding)
-        granted = [0] * len(lines)
+        back = self._standing_back(lines)
         if any(lines):
-            budget = step_budget(policy, decoding, state.step_time)
-            granted = PrefillFill(
-                policy, plan, lines, self._shares, budget, admission, state.lookup
-            ).fill()
-        self._pause(plan, decoding, granted)
+            budget = step_budget(policy, decoding, state.step_time, back)
+            fill = PrefillFill(policy, plan, lines, self._shares, budget, admission, state.lookup)
+            if not fill.fill(back, decoding):
+                back = ()
+        self._pause(plan, back, decoding)
         if not plan.grants and not any(decoding) and not state.pending_free_blocks:
             self._break_deadlock(admission, running)
         if blank_runs_short(policy, cached, admission.free_blocks):
@@ -155,23 +155,32 @@ class StepPlanner:
                     wanted -= growth_blocks(victim, size)
         admission.free_blocks -= wanted
 
+    def _standing_back(self, lines: Sequence[PrefillLine]) -> Collection[int]:
+        """Tiers that stand back in this step if a protected prompt above them gets tokens."""
+        tiers, most = self._policy.tiers, self._policy.max_paused_steps
+        pairs = zip(tiers, lines, strict=True)
+        above = next((tier.priority for tier, line in pairs if line and tier.protected), -math.inf)
+        return [
+            index
+            for index, tier in enumerate(tiers)
+            if tier.evictable
+            and tier.priority < above
+            and not tier.paces_tokens
+            and self._back_steps[index] < most
+        ]
+
     def _pause(
         self,
         plan: StepPlan,
+        standing_back: Collection[int],
         decoding: Sequence[Sequence[PlanRequest]],
-        granted: Sequence[int],
     ) -> None:
-        """Decodes of lower tiers, while a protected prompt is computed."""
-        tiers, most = self._policy.tiers, self._policy.max_paused_steps
-        served = [tier for tier, tokens in zip(tiers, granted, strict=True) if tokens]
-        above = next((tier.priority for tier in served if tier.protected), -math.inf)
-        for index, tier in enumerate(tiers):
-            paused = self._paused_steps[index] < most and tier.priority < above
-            if paused and tier.evictable and not tier.paces_tokens and decoding[index]:
-                self._paused_steps[index] += 1
-                plan.paused.update([one.id for one in decoding[index]])
+        for index, those in enumerate(decoding):
+            if index in standing_back:
+                self._back_steps[index] += 1
+                plan.paused.update([one.id for one in those])
             else:
-                self._paused_steps[index] = 0
+                self._back_steps[index] = 0
         plan.paused.difference_update(plan.preempted_for)
 
     def _break_deadlock(

@@ -82,7 +82,7 @@ class StepPolicy:
     watermark_blocks: int
     """Kept free of admissions, for the growth of those that run."""
     max_paused_steps: int = 3
-    """Most steps in a row in which the decodes of a tier pause; 0: they never do."""
+    """Most steps in a row in which a tier stands back for protected prompts; 0: none ever does."""
     step_seconds_cap: float | None = None
     """On the predicted time of a step in which anything decodes, as an InterTokenLatency objective
     of all tiers would; None: those of the tiers alone."""

@@ -1,0 +1,207 @@
+"""KV pools: nominal, lent, borrowed, claimed; shared and cached blocks; projected growth."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.step_host import step_policy
+
+from tidegate.scheduling.cache_share import blank_runs_short, pools_to_unhash
+from tidegate.scheduling.contracts import KvPool
+from tidegate.scheduling.kv_projection import entry_of, peak_fits, project
+from tidegate.scheduling.kv_quota import KvQuota
+from tidegate.scheduling.plan_request import PlanRequest
+
+SIZE = 10
+POOLS = (
+    KvPool(name="protected", tiers=("t0", "t1"), percent=60, lendable_percent=40),
+    KvPool(name="batch", tiers=("t2",), percent=30, borrow_limit_percent=20),
+)
+
+
+def one(tier: int, blocks: int, growth: int = 0, *, sequence: int = 0) -> PlanRequest:
+    """A request that holds so many full blocks and is expected to grow by so many."""
+    request = PlanRequest(f"r{sequence}", tier, "a", sequence, blocks * SIZE, max(growth * SIZE, 1))
+    request.blocks = blocks
+    request.computed_tokens = request.total_tokens
+    return request
+
+
+def waiting(tier: int, blocks: int, growth: int = 0) -> PlanRequest:
+    request = one(tier, blocks, growth, sequence=99)
+    request.blocks = request.computed_tokens = 0
+    return request
+
+
+def quota(
+    running: Sequence[PlanRequest] = (),
+    *,
+    cached: Sequence[int] = (0, 0, 0),
+    held: Sequence[int] | None = None,
+    claims: Sequence[int] = (0, 0, 0),
+    pools: tuple[KvPool, ...] = POOLS,
+) -> KvQuota:
+    """Of 1,000 blocks; t3 is in the rest of 10%."""
+    policy = step_policy(kv_pools=pools, total_blocks=1_000, block_size=SIZE)
+    by_tier: list[list[PlanRequest]] = [[] for _ in policy.tiers]
+    for request in running:
+        by_tier[request.tier].append(request)
+    return KvQuota(policy, by_tier, cached, held, claims)
+
+
+def test_percents_become_blocks_and_a_tier_in_no_pool_shares_the_rest() -> None:
+    policy = step_policy(kv_pools=POOLS, total_blocks=1_005)
+    assert [pool.nominal_blocks for pool in policy.pools] == [603, 301, 101]
+    assert [pool.lendable_blocks for pool in policy.pools] == [402, 301, 101]
+    assert [pool.borrow_limit_blocks for pool in policy.pools] == [1_005, 201, 1_005]
+    assert [policy.tiers[index].name for index in policy.pools[2].tiers] == ["t3"]
+    assert [tier.pool for tier in policy.tiers] == [0, 0, 1, 2]
+
+
+def test_a_pool_borrows_what_is_lendable_up_to_its_limit() -> None:
+    idle = quota()
+    # 100 of its own, 400 of the 600 and all 300 that the others lend.
+    assert idle.limit(2) == 800
+    assert idle.limit(1) == 300 + 200
+    assert idle.limit(0) == 1_000
+
+
+def test_what_the_lender_holds_or_will_hold_or_caches_is_not_lent() -> None:
+    assert quota([one(0, 350)]).limit(2) == 100 + 250 + 300
+    assert quota([one(0, 350, growth=100)]).limit(2) == 100 + 150 + 300
+    assert quota(cached=(350, 0, 0)).limit(2) == 100 + 250 + 300
+    # Held and cached are compared with what will be held: growth reuses the cache.
+    assert quota([one(0, 100, growth=300)], cached=(200, 0, 0)).limit(2) == 100 + 200 + 300
+
+
+def test_what_one_borrowed_another_cannot_borrow_again() -> None:
+    assert quota([one(3, 500)]).limit(1) == 300 + 0
+    assert quota([one(3, 350)]).limit(1) == 300 + 150
+
+
+def test_what_the_lenders_first_waiting_request_needs_is_not_lent() -> None:
+    assert quota([one(1, 300)]).limit(2) == 100 + 300 + 300
+    assert quota([one(1, 300)], claims=(120, 0, 0)).limit(2) == 100 + 180 + 300
+
+
+def test_within_nominal_it_is_its_own_whatever_the_others_borrowed() -> None:
+    crowded = quota([one(3, 900)])
+    assert crowded.is_own(waiting(0, 600))
+    assert not crowded.is_own(waiting(0, 601))
+    assert not crowded.fits(waiting(0, 601))
+    assert crowded.is_own(waiting(2, 300))
+    assert not crowded.fits(waiting(3, 1))
+
+
+def test_lower_tiers_of_the_pool_that_yield_do_not_count_against_a_higher_one() -> None:
+    one_pool = quota([one(2, 900)], pools=(), cached=(0,), claims=(0,))
+    assert one_pool.is_own(waiting(0, 1_000))
+    assert one_pool.is_own(waiting(2, 100))
+    assert not one_pool.is_own(waiting(2, 101))
+    assert not one_pool.is_own(waiting(3, 101))
+    protected = quota([one(1, 900)], pools=(), cached=(0,), claims=(0,))
+    assert not protected.is_own(waiting(0, 101)), "t1 does not yield to t0"
+
+
+def test_a_shared_block_counts_once() -> None:
+    sharing = [one(2, 100, sequence=number) for number in range(3)]
+    assert not quota(sharing).is_own(waiting(2, 1))
+    once = quota(sharing, held=[0, 120, 0])
+    assert once.is_own(waiting(2, 180))
+    assert not once.is_own(waiting(2, 181))
+    hit = waiting(2, 190)
+    hit.shared_hit_blocks = 10
+    assert once.is_own(hit), "blocks that run already cost nothing"
+
+
+def test_who_enters_and_who_goes_is_counted() -> None:
+    running = [one(2, 80, growth=20, sequence=number) for number in range(2)]
+    pools = quota(running)
+    first, late = waiting(2, 60, growth=40), waiting(2, 10, growth=20)
+    assert pools.is_own(first)
+    pools.admit(first, 60)
+    assert pools.held == [0, 220, 0]
+    assert not pools.is_own(late), "310 when the two end"
+    assert pools.is_own(waiting(2, 10)), "ends before the others grow"
+    pools._running[2].remove(running[0])  # type: ignore[attr-defined]
+    pools.release(running[0], 80)
+    assert pools.held == [0, 140, 0]
+    assert pools.is_own(late)
+
+
+def test_one_that_could_never_borrow_enough_enters_when_nobody_else_is_there() -> None:
+    large = waiting(2, 700)
+    assert quota().fits(large)
+    assert not quota(claims=(1, 0, 0), running=[one(0, 1)]).fits(large)
+    assert quota(claims=(1, 0, 0)).fits(large), "nothing runs: better it than nobody"
+    assert not quota([one(2, 1)]).fits(large)
+    # What will fit once the others give back what they borrowed waits for that.
+    assert not quota([one(3, 900)]).fits(waiting(0, 601))
+
+
+def test_requests_that_end_at_different_times_do_not_peak_together() -> None:
+    requests = [one(3, 10, growth=growth) for growth in (0, 30, 60)]
+    assert sum(project(request, SIZE) for request in requests) == 120
+    entries = sorted(entry_of(request, 614) for request in requests)
+    # When the second ends it has grown by 30, and so has the third: 10 + 30 + 10 + 30.
+    assert peak_fits(entries, 80, SIZE)
+    assert not peak_fits(entries, 79, SIZE)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=12))
+def test_the_peak_is_what_a_run_in_lockstep_reaches(sizes: list[tuple[int, int]]) -> None:
+    requests = []
+    for number, (prompt, output) in enumerate(sizes):
+        request = PlanRequest(f"r{number}", 3, "a", number, prompt, output)
+        request.computed_tokens = prompt - 1
+        requests.append(request)
+    peak = 0
+    for step in range(301):
+        alive = [one for one in requests if one.max_output_tokens > step]
+        peak = max(peak, sum(-(-(one.prompt_tokens + step) // SIZE) for one in alive))
+    entries = sorted(entry_of(request, 614) for request in requests)
+    assert peak_fits(entries, peak, SIZE)
+    assert not peak_fits(entries, peak - 1, SIZE)
+
+
+def test_a_prompt_that_takes_many_steps_ends_later() -> None:
+    slow = PlanRequest("slow", 3, "a", 0, 1_000, 50)
+    fast = one(3, 10, growth=6)
+    # In lockstep slow ends first: 1,049 tokens beside 149 of the other. It ends 10 steps later.
+    assert peak_fits(sorted([entry_of(slow, 2_000), entry_of(fast, 2_000)]), 120, SIZE)
+    entries = sorted([entry_of(slow, 100), entry_of(fast, 100)])
+    assert not peak_fits(entries, 120, SIZE)
+    assert peak_fits(entries, 121, SIZE)
+
+
+def test_a_request_that_outgrew_its_projection_is_projected_at_what_it_has() -> None:
+    request = one(3, 10, growth=2)
+    request.expected_output_tokens = 5
+    request.output_tokens = 15
+    request.total_tokens = 115
+    request.blocks = 12
+    assert project(request, SIZE) == 12
+
+
+@pytest.mark.parametrize(
+    ("held", "cached", "named"),
+    [
+        ([100, 100, 90], [300, 0, 200], {2}),
+        ([100, 100, 90], [0, 0, 500], set()),
+        ([100, 300, 90], [300, 10, 200], {1, 2}),
+        ([500, 100, 0], [300, 0, 0], set()),
+    ],
+)
+def test_pools_over_their_share_are_unhashed_while_another_has_a_cache_to_keep(
+    held: list[int], cached: list[int], named: set[int]
+) -> None:
+    policy = step_policy(kv_pools=POOLS, total_blocks=1_000)
+    assert pools_to_unhash(policy, held, cached) == named
+
+
+def test_blank_blocks_run_short_below_two_full_steps() -> None:
+    policy = step_policy(total_blocks=4_000, block_size=16, max_num_batched_tokens=2_048)
+    assert blank_runs_short(policy, [700, 44], 999)
+    assert not blank_runs_short(policy, [700, 44], 1_000)
