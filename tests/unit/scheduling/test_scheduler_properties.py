@@ -191,7 +191,11 @@ class AnyHost(RuleBasedStateMachine):
         self.scheduler.progress(id, tokens, self.now)
 
     @precondition(lambda self: getattr(self, "timed", False))
-    @rule(data=st.data(), seconds=st.just(0.0) | st.floats(1e-4, 1), cause=st.none() | st.sampled_from(TIERS))
+    @rule(
+        data=st.data(),
+        seconds=st.just(0.0) | st.floats(1e-4, 1),
+        cause=st.none() | st.sampled_from(TIERS),
+    )
     def step(self, data: st.DataObject, seconds: float, cause: str | None) -> None:
         """Some of those in flight, and one that has ended, if there is one."""
         ids = data.draw(st.sets(st.sampled_from(sorted(self.flying) or ["0"])))
