@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 import statistics
@@ -29,6 +28,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import fairness_model
 from fidelity_engine import (
     BLOCK_TOKENS,
     MissingError,
@@ -261,14 +261,9 @@ def _against_artifact(console: Console) -> Sequence[Figure]:
     if not traces:
         why = "TIDEGATE_TRACES names no folder of traces (docs/benchmarks.md)"
         return [figure("VTC's artifact: the model beside its runs", None, "", why=why)]
-    try:
-        fairness_model = importlib.import_module("fairness_model")
-    except ImportError as error:
-        return [figure("VTC's artifact: the model beside its runs", None, "", why=str(error))]
     jobs = len(os.sched_getaffinity(0))
     members = argparse.Namespace(members=_ARTIFACT_MEMBERS, jobs=jobs)
-    figures: Sequence[Figure] = fairness_model.measure(members, console, Path(traces))
-    return figures
+    return fairness_model.measure(members, console, Path(traces))
 
 
 if __name__ == "__main__":
