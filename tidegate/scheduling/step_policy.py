@@ -121,17 +121,16 @@ def compile_step_policy(policy: Policy, engine: EngineSize) -> StepPolicy:
         rest = engine.total_blocks - sum(pool.nominal_blocks for pool in pools)
         pools += (PoolTerms("", others, rest, rest, engine.total_blocks),)
     prefill = policy.prefill
-    percent_tokens = _part(engine.max_num_batched_tokens, prefill.budget_percent)
-    budget = min(prefill.tokens_per_step or percent_tokens, engine.max_num_batched_tokens)
+    budget = prefill.budget_tokens(engine.max_num_batched_tokens)
     return StepPolicy(
         tiers=tuple(
             _tier_terms(tier, pool_of.get(tier.name, len(pools) - 1), pools, engine)
             for tier in ordered
         ),
         pools=pools,
-        prefill_budget_tokens=max(budget, 1),
+        prefill_budget_tokens=budget,
         chunk_tokens=prefill.chunk_tokens or engine.max_num_batched_tokens,
-        long_prompt_tokens=prefill.long_prompt_tokens or max(budget, 1),
+        long_prompt_tokens=prefill.long_prompt_tokens or budget,
         engine=engine,
         watermark_blocks=int(engine.total_blocks * WATERMARK_RATIO),
     )

@@ -1,7 +1,7 @@
 """How long a step takes, fitted online to the steps that were measured.
 
 Use: ``fit.observe(work, seconds)`` after each step; ``fit.seconds(...)`` is the prediction, and
-``fit.parts(work)`` what each kind of work adds to it. O(1): six coefficients.
+``fit.marginal_seconds(work)`` what some work adds to it. O(1): six coefficients.
 
 Theory
 ------
@@ -19,13 +19,14 @@ for hours (no long prompt, say) keeps its value; its variance grows, up to the p
 further. The prior's ratios are those of a 70B model on eight H100; the first step sets the scale.
 
 Clamps. Coefficients stay positive (a tiny fraction of the prior): more work never takes less time,
-which the split of a step's time and the step plan rely on. A measurement more than ``CLIP``
-standard deviations off moves the fit only by that much (a page fault, a pause of the host) and
-doubles its uncertainty, so that after a few of them it follows an engine that is another one now
-(restarted, throttled, or asked for what it was never asked for).
+which the split of a step's time and the step plan rely on. What a clamped coefficient cannot give
+is explained anew by the others, so no update goes beyond what it was shown. A measurement more than
+``CLIP`` standard deviations off moves the fit only by that much (a page fault, a pause of the host)
+and doubles its uncertainty, so that after a few of them it follows an engine that is another one
+now (restarted, throttled, or asked for what it was never asked for).
 
-Source: Kalman 1960; the form of the model is Sarathi-Serve's (OSDI 2024) and Vidur's (MLSys 2024);
-the prior's ratios from Vidur's published profile (Llama-2-70b-hf, H100) and the roofline.
+Source: Kalman 1960; the terms are those of the roofline of a transformer's step; the prior's ratios
+from Vidur's published profile (MLSys 2024; Llama-2-70b-hf, H100) and the hardware's data sheet.
 """
 
 from __future__ import annotations
