@@ -19,7 +19,7 @@ from node import DRAFT_TOKENS, by_draft, single
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from rich.table import Table
-from simulated import SEEDS, Run, RunSummary, execute, options, sensitivity
+from simulated import SEEDS, Run, RunSummary, execute, model_only, options, sensitivity
 
 from tidegate.scheduling.contracts import OnExceed, Policy, PromptLimit
 from tidegate.simulator.engine_model import DRAFTS, Speculation
@@ -36,6 +36,7 @@ WARMUP_SECONDS = 100.0
 MINUTE = 60.0
 
 FCFS, PRIORITY, OURS = "vLLM FCFS", "vLLM priority", "Tidegate"
+CAPPED = "Tidegate, steps <= 100 ms"
 
 
 # --- what is read from a run
@@ -160,16 +161,19 @@ SYSTEMS: dict[str, Callable[[Workload], System]] = {
     ),
     "Tidegate, 2 x TP4 by draft": by_draft,
     "Tidegate, prompt limits": broken,
-    "Tidegate, no pauses": partial(
-        single, Scheduling.TIDEGATE, OURS, node.TP8, plugin=PluginOptions(pause=False)
+    CAPPED: partial(
+        single, Scheduling.TIDEGATE, CAPPED, node.TP8, plugin=PluginOptions(step_seconds_cap=0.1)
     ),
 }
 
 CASES: dict[str, tuple[Callable[[int], Workload], tuple[str, ...]]] = {
-    "A": (partial(long_prompts, True, False), ("one class, 512", FCFS, PRIORITY, OURS)),
-    "A without": (partial(long_prompts, False, False), ("one class, 512", OURS)),
-    "A, short prompts": (partial(long_prompts, True, True), ("one class, 512", OURS)),
-    "A, short prompts, without": (partial(long_prompts, False, True), ("one class, 512", OURS)),
+    "A": (partial(long_prompts, True, False), ("one class, 512", FCFS, PRIORITY, OURS, CAPPED)),
+    "A without": (partial(long_prompts, False, False), ("one class, 512", OURS, CAPPED)),
+    "A, short prompts": (partial(long_prompts, True, True), ("one class, 512", OURS, CAPPED)),
+    "A, short prompts, without": (
+        partial(long_prompts, False, True),
+        ("one class, 512", OURS, CAPPED),
+    ),
     "B": (partial(avalanche, True), (FCFS, PRIORITY, OURS)),
     "B without": (partial(avalanche, False), (OURS,)),
     "C": (
@@ -228,7 +232,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
     if arguments.sensitivity:
         one = [run for run in runs if run.seed == seeds[0]]
         figures += sensitivity(one, lambda done: _figures(done, seeds[:1]), arguments.jobs, console)
-    return figures
+    return model_only(figures)
 
 
 def _print(done: Results, seeds: Sequence[int], console: Console) -> None:
@@ -281,7 +285,7 @@ def _figures(done: Results, seeds: Sequence[int]) -> list[Figure]:
 
     figures: list[Figure] = []
     for case, base in (("A", "A without"), ("A, short prompts", "A, short prompts, without")):
-        for name in (OURS, "one class, 512"):
+        for name in (OURS, CAPPED, "one class, 512"):
             if not have(f"{case}: {name}", f"{base}: {name}"):
                 continue
             aim = Aim("<=", 1.2) if case == "A" and name == OURS else None

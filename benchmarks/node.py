@@ -23,7 +23,7 @@ from functools import partial
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from rich.table import Table
-from simulated import SEEDS, SLO_SECONDS, Run, RunSummary, execute, options, sensitivity
+from simulated import SEEDS, SLO_SECONDS, Run, RunSummary, execute, model_only, options, sensitivity
 
 from tidegate.scheduling.contracts import PrefillLimits
 from tidegate.simulator.engine_model import DRAFTS, Calibration, Speculation
@@ -38,6 +38,8 @@ MEASURED_SECONDS = 3_800.0
 """So that at least 1,300 requests of T0 arrive."""
 RIVAL_SHARE = 0.4
 """Of that time, for systems that no aim is about."""
+HALF_SHARE = 1.7
+"""Of it at half load, where T0's requests come half as often."""
 WARMUP_SECONDS = 200.0
 DRAFT_TOKENS = 3
 T3_RESERVED = 0.10
@@ -153,10 +155,10 @@ class Plan:
             for seed in seeds or self.seeds
         ]
 
-    def alone(self, key: str, load: MixedLoad, calibration: Calibration = node.TP8) -> list[Run]:
+    def alone(self, key: str, load: MixedLoad, share: float = 1.0) -> list[Run]:
         """T0 with the node to itself."""
-        system = partial(single, Scheduling.FCFS, key, calibration)
-        return self.runs(key, load, system, ("t0",))
+        system = partial(single, Scheduling.FCFS, key, node.TP8)
+        return self.runs(key, load, system, ("t0",), share=share)
 
 
 Results = dict[tuple[str, int], RunSummary]
@@ -180,9 +182,11 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
         runs += plan.runs(
             "2 x TP4 by draft", FULL, by_draft, seeds=plan.seeds[:1], share=RIVAL_SHARE
         )
-        runs += plan.alone(f"{ALONE}, half load", HALF)
+        runs += plan.alone(f"{ALONE}, half load", HALF, HALF_SHARE)
         for name in AT_HALF:
-            runs += plan.runs(f"{name}, half load", HALF, partial(SINGLE[name], node.TP8))
+            runs += plan.runs(
+                f"{name}, half load", HALF, partial(SINGLE[name], node.TP8), share=HALF_SHARE
+            )
     done = execute(runs, plan.jobs, console, "mixed node")
     best = ""
     if not arguments.only:
@@ -195,7 +199,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
         for name in JUDGED:
             runs += plan.runs(name, FULL, partial(SINGLE[name], node.TP8), seeds=one)
         figures += sensitivity(runs, lambda done: _figures(done, one, ""), plan.jobs, console)
-    return figures
+    return model_only(figures)
 
 
 def _best_split(plan: Plan, done: Results, console: Console) -> str:

@@ -22,7 +22,7 @@ from node import single
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from rich.table import Table
-from simulated import Run, RunSummary, execute, options, sensitivity
+from simulated import Run, RunSummary, execute, model_only, options, sensitivity
 
 from tidegate.scheduling.contracts import PrefillLimits
 from tidegate.simulator.simulation import node_policy as node
@@ -142,7 +142,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
         figures += sensitivity(
             needed, lambda done: figures_of(_by_key(done)), arguments.jobs, console
         )
-    return figures
+    return model_only(figures)
 
 
 def _by_key(done: dict[tuple[str, int], RunSummary]) -> dict[str, RunSummary]:

@@ -22,7 +22,7 @@ from statistics import median
 
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
-from simulated import Run, RunSummary, execute, options, sensitivity
+from simulated import Run, RunSummary, execute, model_only, options, sensitivity
 
 from tidegate.scheduling.contracts import (
     Arrival,
@@ -158,7 +158,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
             arguments.jobs,
             console,
         )
-    return figures
+    return model_only(figures)
 
 
 def _figures(done: dict[str, RunSummary], why: str) -> list[Figure]:

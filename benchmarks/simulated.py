@@ -148,6 +148,11 @@ def sensitivity(
     return varied
 
 
+def model_only(figures: Sequence[Figure]) -> list[Figure]:
+    """Marked: no such engine was compared with the model (`scripts/bench fidelity`)."""
+    return [replace(one, why=f"model only; {one.why}".rstrip("; ")) for one in figures]
+
+
 def _execute(run: Run) -> tuple[Run, RunSummary]:
     workload = run.workload(run.seed)
     start = time.process_time()
