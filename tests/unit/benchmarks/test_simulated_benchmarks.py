@@ -1,0 +1,121 @@
+"""How the simulated benchmarks turn runs into figures: worst seed, misses, windows, variations."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate.simulator.simulation.node_policy import node_policy, one_engine
+from tidegate.simulator.simulation.result import RequestRecord
+from tidegate.simulator.simulation.system import Scheduling, System, simulate
+from tidegate.simulator.workloads.client import Workload
+from tidegate.simulator.workloads.mixed_node import MixedLoad, mixed_node
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+import incidents
+import node
+import prefill
+import simulated
+
+TINY = MixedLoad(0.4, 0.8, 2, 8)
+
+
+def tiny(seed: int) -> Workload:
+    return mixed_node(TINY, seed)
+
+
+def fcfs(work: Workload) -> System:
+    return one_engine(Scheduling.FCFS, node_policy(work))
+
+
+def summary(**tiers: Any) -> simulated.RunSummary:
+    return simulated.RunSummary("s", "w", 1, tiers, 1.0, 1.0, 1.0, 1.0, 0, 0, 1, 100.0, 1.0)
+
+
+def tier(p99: float = 0.1, within: float = 1.0, share: float = 0.5) -> simulated.TierSummary:
+    return simulated.TierSummary(1_400, 0.05, p99, within, 1.0, 0.02, 0.1, 1.0, share)
+
+
+def record(arrival: float, ttft: float | None) -> RequestRecord:
+    first = None if ttft is None else arrival + ttft
+    return RequestRecord("r", "t", "t1", "g", arrival, 10, 0, 5, first_token=first)
+
+
+def test_a_run_is_boiled_down() -> None:
+    result = simulate(fcfs(tiny(1)), tiny(1), seed=1, duration_seconds=60, warmup_seconds=10)
+    boiled = simulated.summarize(result, 0.5)
+    assert set(boiled.tiers) == {"t0", "t1", "t2", "t3"}
+    assert sum(one.computed_share for one in boiled.tiers.values()) == pytest.approx(1.0)
+    assert boiled.tiers["t3"].requests == len(simulated.settled(result, result.measured("t3")))
+    assert boiled.in_flight > 10
+    assert boiled.hit_ratio > 0.1
+
+
+def test_who_has_just_come_is_not_yet_a_miss_but_who_waits_is() -> None:
+    result = simulate(fcfs(tiny(1)), tiny(1), seed=1, duration_seconds=20)
+    waits, came = record(5.0, None), record(19.5, None)
+    assert simulated.settled(result, [waits, came]) == [waits]
+
+
+def test_a_constant_is_varied_in_every_engine() -> None:
+    run = simulated.Run("k", tiny, fcfs, 1, 1.0, 0.0, constant="per_token_seconds", factor=0.8)
+    varied, plain = run.built(tiny(1)), replace(run, constant=None).built(tiny(1))
+    times = [one.groups[0].calibration.step_time.per_token_seconds for one in (varied, plain)]
+    assert times[0] == pytest.approx(0.8 * times[1])
+
+
+def test_the_worst_seed_is_the_figure() -> None:
+    done = {}
+    for seed, p99 in ((1, 0.15), (2, 0.25)):
+        done[node.ALONE, seed] = summary(t0=tier(0.1))
+        done[node.OURS, seed] = summary(t0=tier(p99, within=0.999), t3=tier(share=0.2))
+        done[node.FCFS, seed] = summary(t0=tier(2.0))
+    figures = {one.name: one for one in node._figures(done, (1, 2), "")}
+    assert figures["T0 P99"].value == pytest.approx(2.5)
+    assert figures["T0 P99"].met is False
+    assert figures["T0 within 800 ms"].met is True
+    assert figures["requests/s"].value == 1.0
+    assert figures["requests/s"].met is False
+
+
+def test_the_worst_minute_slides_and_counts_those_without_a_token() -> None:
+    quiet = [record(float(at), 0.1) for at in range(200)]
+    assert incidents.worst_minute(quiet) == pytest.approx(0.1)
+    slow = [record(100.0 + index, 3.0) for index in range(2)]
+    assert incidents.worst_minute([*quiet, *slow]) == pytest.approx(3.0)
+    assert incidents.worst_minute([*quiet, record(100.5, None)]) == inf
+
+
+def test_prompt_limits_are_those_of_the_conversations_alone() -> None:
+    policy = incidents.with_prompt_limits(node_policy(tiny(1)))
+    assert [one.prompt_limit is not None for one in policy.tiers] == [True, True, False, False]
+
+
+def test_the_knee_is_the_smallest_budget_that_loses_nothing() -> None:
+    done = {name: summary(t0=tier()) for name in prefill.VICTIMS}
+    for percent in prefill.BUDGETS:
+        rate = 1.0 if percent >= 20 else 0.9
+        done[f"budget {percent}"] = replace(summary(t0=tier()), completed_per_second=rate)
+    figures = {one.name: one for one in prefill.figures_of(done)}
+    assert figures["knee of the budget"].value == 20
+
+
+def test_a_poisoned_run_says_what_became_of_the_poison() -> None:
+    result = simulate(
+        incidents.SYSTEMS["Tidegate, prompt limits"](incidents.poison("t1", 60.0, 1)),
+        incidents.poison("t1", 60.0, 1),
+        seed=1,
+        duration_seconds=60.0,
+    )
+    said = incidents.minutes(result)
+    assert said["poison prompts"] == said["poison refused"] == 3
+    assert said["poison served"] == 0
+    poisoned = [one for one in result.records if one.outcome is Outcome.PROMPT_TOO_LONG]
+    assert len(poisoned) == 3
