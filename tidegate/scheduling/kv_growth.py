@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tidegate.scheduling.plan_request import PlanRequest
-from tidegate.scheduling.preemption import Excess, Need, choose_victims, freed_blocks
+from tidegate.scheduling.preemption import Excess, Holdings, Need, choose_victims, freed_blocks
 from tidegate.scheduling.step_policy import StepPolicy
 
 
@@ -48,7 +48,8 @@ def growth_victims(
         return []
     lacking = _first_that_lacks(growing, wanted, free_blocks)
     excess = excess_for(lacking.tier)
-    chosen = choose_victims(policy, running, lacking.tier, Need(short, 0), excess, ())
+    holdings = Holdings(running)
+    chosen = choose_victims(policy, holdings, lacking.tier, Need(short, 0), excess, ())
     if chosen is None:
         chosen = []
         for one in _from_the_last(running, lacking):

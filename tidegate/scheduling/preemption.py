@@ -28,6 +28,9 @@ from dataclasses import dataclass
 from tidegate.scheduling.plan_request import PlanRequest
 from tidegate.scheduling.step_policy import StepPolicy
 
+_Requests = dict[str, list[PlanRequest]]
+_Holds = dict[str, float]
+
 
 @dataclass(slots=True)
 class Need:
@@ -67,53 +70,93 @@ def least_recompute(
     block_size: int,
 ) -> list[PlanRequest] | None:
     """A set that frees ``need``, cheap to recompute; None: all together do not free enough."""
-    rated = [
-        (recompute_tokens(one, block_size) / frees(one), -one.sequence, one)
-        for one in candidates
-        if frees(one) > 0
-    ]
+    rated = []
+    for one in candidates:
+        if freed := frees(one):
+            cost = recompute_tokens(one, block_size)
+            rated.append((cost / freed, -one.sequence, cost, freed, one))
     rated.sort()
     small: list[PlanRequest] = []
     small_cost = small_freed = 0
     best: list[PlanRequest] | None = None
     best_cost = 0
-    for _, _, one in rated:
-        cost, freed = recompute_tokens(one, block_size), frees(one)
+    for _, _, cost, freed, one in rated:
         if small_freed + freed < need:
             small.append(one)
             small_cost += cost
             small_freed += freed
-        elif best is None or small_cost + cost < best_cost:
-            best, best_cost = [*small, one], small_cost + cost
+            continue
+        alone = freed >= need
+        cost += 0 if alone else small_cost
+        if best is None or cost < best_cost:
+            best, best_cost = [one] if alone else [*small, one], cost
     return best and _without_spare(best, need, frees, block_size)
 
 
 def _without_spare(
     chosen: list[PlanRequest], need: int, frees: Callable[[PlanRequest], int], block_size: int
 ) -> list[PlanRequest]:
-    spare = sum(frees(one) for one in chosen) - need
+    if len(chosen) == 1:
+        return chosen
+    spare = sum([frees(one) for one in chosen]) - need
     for one in sorted(chosen, key=lambda one: -recompute_tokens(one, block_size)):
-        if frees(one) <= spare and len(chosen) > 1:
+        if frees(one) <= spare:
             chosen.remove(one)
             spare -= frees(one)
     return chosen
 
 
+class Holdings:
+    """What the tenants of each tier hold; counted when first asked for, then kept for the step."""
+
+    __slots__ = ("_counted", "_running")
+
+    def __init__(self, running: Sequence[Sequence[PlanRequest]]) -> None:
+        self._running = running
+        self._counted: dict[tuple[int, bool], tuple[_Requests, _Holds]] = {}
+
+    def of(self, tier: int, *, by_blocks: bool) -> tuple[_Requests, _Holds]:
+        """By tenant: its running requests, and the blocks or seats it holds for its weight."""
+        counted = self._counted.get((tier, by_blocks))
+        if counted is None:
+            requests: _Requests = {}
+            holds: _Holds = {}
+            for one in self._running[tier]:
+                tenant = one.tenant
+                held = (one.blocks - one.shared_blocks if by_blocks else 1) / one.weight
+                if tenant in holds:
+                    requests[tenant].append(one)
+                    holds[tenant] += held
+                else:
+                    requests[tenant] = [one]
+                    holds[tenant] = held
+            counted = self._counted[tier, by_blocks] = requests, holds
+        return counted
+
+    def remove(self, request: PlanRequest) -> None:
+        """It holds nothing any more."""
+        for by_blocks in (True, False):
+            if counted := self._counted.get((request.tier, by_blocks)):
+                counted[0][request.tenant].remove(request)
+                freed = freed_blocks(request) if by_blocks else 1
+                counted[1][request.tenant] -= freed / request.weight
+
+
 def choose_victims(
     policy: StepPolicy,
-    running: Sequence[Sequence[PlanRequest]],
+    holdings: Holdings,
     beneficiary: int,
     need: Need,
     excess: Excess,
     spared: Collection[str],
 ) -> list[PlanRequest] | None:
-    """Running requests (by tier) that make room for one of the tier ``beneficiary``.
+    """Running requests that make room for one of the tier ``beneficiary``.
 
     ``spared`` are ids that are not to be taken. None: the rules do not free enough; nobody goes.
     """
-    block_size = policy.engine.block_size
-    frees: Callable[[PlanRequest], int] = freed_blocks if need.blocks > 0 else _one
-    left = need.blocks if need.blocks > 0 else need.seats
+    block_size, by_blocks = policy.engine.block_size, need.blocks > 0
+    frees: Callable[[PlanRequest], int] = freed_blocks if by_blocks else _one
+    left = need.blocks if by_blocks else need.seats
     excess_left = list(excess.of_group)
     priority = policy.tiers[beneficiary].priority
     victims: list[PlanRequest] = []
@@ -122,25 +165,27 @@ def choose_victims(
         group = excess.group_of[index]
         if not tier.evictable or tier.priority >= priority or excess_left[group] <= 0:
             continue
-        tenants, holds = _by_tenant(running[index], by_blocks=need.blocks > 0)
-        while tenants and left > 0 and excess_left[group] > 0:
-            worst = max(tenants, key=lambda tenant: (holds[tenant], tenant))
+        requests, counted = holdings.of(index, by_blocks=by_blocks)
+        holds = dict(counted)
+        while holds and left > 0 and excess_left[group] > 0:
+            worst = max(holds, key=lambda tenant: (holds[tenant], tenant))
             own = [
                 one
-                for one in tenants[worst]
-                if one.preemptions < tier.max_preemptions and one.id not in spared
+                for one in requests[worst]
+                if one.preemptions < tier.max_preemptions
+                and one.id not in spared
+                and one not in victims
             ]
             chosen = least_recompute(own, left, frees, block_size)
             if chosen is None:
                 chosen = least_recompute(own, 1, frees, block_size)
             if chosen is None:
-                del tenants[worst]
+                del holds[worst]
                 continue
             for one in chosen:
                 if excess_left[group] <= 0:
                     break
                 victims.append(one)
-                tenants[worst].remove(one)
                 left -= frees(one)
                 excess_left[group] -= frees(one)
                 holds[worst] -= frees(one) / one.weight
@@ -151,21 +196,3 @@ def choose_victims(
 
 def _one(_: PlanRequest) -> int:
     return 1
-
-
-def _by_tenant(
-    running: Sequence[PlanRequest], *, by_blocks: bool
-) -> tuple[dict[str, list[PlanRequest]], dict[str, float]]:
-    """The requests of each tenant, and the blocks or seats it holds for its weight."""
-    tenants: dict[str, list[PlanRequest]] = {}
-    holds: dict[str, float] = {}
-    for one in running:
-        tenant = one.tenant
-        held = (one.blocks - one.shared_blocks if by_blocks else 1) / one.weight
-        if tenant in holds:
-            tenants[tenant].append(one)
-            holds[tenant] += held
-        else:
-            tenants[tenant] = [one]
-            holds[tenant] = held
-    return tenants, holds

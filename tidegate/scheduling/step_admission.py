@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from tidegate.scheduling.kv_projection import project, whole_blocks
 from tidegate.scheduling.kv_quota import KvQuota
 from tidegate.scheduling.plan_request import PlanRequest, StepPlan, StepState, Veto
-from tidegate.scheduling.preemption import Excess, Need, choose_victims, freed_blocks
+from tidegate.scheduling.preemption import Excess, Holdings, Need, choose_victims, freed_blocks
 from tidegate.scheduling.step_policy import StepPolicy
 
 
@@ -34,8 +34,8 @@ class Admission:
     of them that have not computed their prompt) are by tier; victims leave ``running``."""
 
     __slots__ = (
-        "_cached", "_heads", "_held", "_pending_blocks", "_plan", "_policy", "_quota", "_running",
-        "_seat_claims", "_seats_held", "_watermark_blocks", "free_blocks", "free_seats",
+        "_cached", "_heads", "_held", "_holdings", "_pending_blocks", "_plan", "_policy", "_quota",
+        "_running", "_seat_claims", "_seats_held", "_watermark_blocks", "free_blocks", "free_seats",
         "uncommitted",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Admission:
         self._policy, self._plan, self._running = policy, plan, running
         self._cached, self._held, self._heads = cached_blocks, state.held_blocks_by_pool, heads
         self._quota: KvQuota | None = None
+        self._holdings = Holdings(running)
         self._pending_blocks = state.pending_free_blocks
         self.free_blocks = state.free_blocks
         self.free_seats = policy.engine.max_num_seqs - len(state.running)
@@ -129,11 +130,10 @@ class Admission:
 
     def make_room(self, request: PlanRequest, need: Need, *, other_pools: bool = True) -> bool:
         """Preempt for a request, all that it needs or nobody."""
-        excess = self._seat_excess()
-        if need.blocks > 0:
-            excess = self.kv_excess(request.tier, other_pools=other_pools)
+        by_blocks = need.blocks > 0
+        excess = self.kv_excess(request.tier, other_pools) if by_blocks else self._seat_excess()
         victims = choose_victims(
-            self._policy, self._running, request.tier, need, excess, self._plan.grants
+            self._policy, self._holdings, request.tier, need, excess, self._plan.grants
         )
         for victim in victims or ():
             self.preempt(victim, request)
@@ -153,8 +153,9 @@ class Admission:
         self.free_seats += 1
         self._seats_held[victim.tier] -= 1
         quota.release(victim, freed)
+        self._holdings.remove(victim)
 
-    def kv_excess(self, beneficiary: int, *, other_pools: bool = True) -> Excess:
+    def kv_excess(self, beneficiary: int, other_pools: bool = True) -> Excess:
         """What tiers hold above their KV reservation, as a tier that needs blocks sees it."""
         policy, quota = self._policy, self.quota
         pools, own = len(policy.pools), policy.tiers[beneficiary].pool

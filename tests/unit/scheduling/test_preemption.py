@@ -13,6 +13,7 @@ from tidegate.scheduling.kv_growth import growth_blocks, growth_victims
 from tidegate.scheduling.plan_request import PlanRequest, Veto
 from tidegate.scheduling.preemption import (
     Excess,
+    Holdings,
     Need,
     choose_victims,
     freed_blocks,
@@ -57,7 +58,12 @@ def choose(
     for request in running:
         by_tier[request.tier].append(request)
     victims = choose_victims(
-        policy, by_tier, beneficiary, Need(blocks, seats), Excess(range(4), excess), spared
+        policy,
+        Holdings(by_tier),
+        beneficiary,
+        Need(blocks, seats),
+        Excess(range(4), excess),
+        spared,
     )
     return None if victims is None else [victim.sequence for victim in victims]
 
