@@ -24,17 +24,21 @@ import time
 import tracemalloc
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from resource import RUSAGE_SELF, getrusage
 
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from step_plan_states import RUNNING, WAITING, step_policy, step_state
 
 from tidegate.scheduling import contracts
+from tidegate.scheduling.engine_time import RequestStep
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.scheduler import Scheduler
 from tidegate.scheduling.step_plan import StepPlanner
+from tidegate.scheduling.step_time_fit import decode_work
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine
 from tidegate.simulator.simulation.system import Scheduling, simulate
 from tidegate.simulator.workloads.mixed_node import MixedLoad, mixed_node
@@ -61,12 +65,17 @@ class Timed:
 
 
 class Host:
-    """One scheduler with a queue of constant length."""
+    """One scheduler with a queue of constant length.
 
-    def __init__(self, tenants: int, queued: int) -> None:
+    ``timed``: it reports the engine's steps, one to begin with; then no request has a deadline, as
+    the throttle would refuse those that such a queue cannot meet.
+    """
+
+    def __init__(self, tenants: int, queued: int, timed: bool = False) -> None:
         self._random = random.Random(1)
+        self._timed = timed
         self._names = [f"namespace/tenant{i}" for i in range(tenants)]
-        self._scheduler = Scheduler(_policy(self._names), 0.0)
+        self._scheduler = Scheduler(_policy(self._names), 0.0, timed)
         self._requests = self._generate()
         self._flying: deque[Request] = deque()
         self._now = 0.0
@@ -74,6 +83,9 @@ class Host:
             self._submit(request)
         for _ in range(IN_FLIGHT):
             self._flying.append(self._next())
+        if timed:
+            rows = [RequestStep(one.id, decode_work(1_000)) for one in self._flying]
+            self._scheduler.step(0.03, rows)
 
     @property
     def queued(self) -> int:
@@ -118,7 +130,9 @@ class Host:
                 prompt_tokens=draw.randrange(50, 3_000),
                 max_output_tokens=draw.randrange(16, 1_024),
                 body_bytes=draw.randrange(1_000, 20_000),
-                deadline=self._now + draw.uniform(600, 3_000) if number % 2 else None,
+                deadline=None
+                if number % 2 or self._timed
+                else self._now + draw.uniform(600, 3_000),
             )
 
 
@@ -141,14 +155,46 @@ def _policy(names: Sequence[str]) -> contracts.Policy:
     )
 
 
-def decisions(few: int, many: int, queued: int, count: int) -> tuple[Timed, Timed]:
-    """So many decisions with few and with many tenants, in turn."""
+@contextmanager
+def collector_passes() -> Iterator[list[float]]:
+    """Milliseconds of each pass of the garbage collector meanwhile."""
+    passes: list[float] = []
+    began = 0.0
+
+    def heard(phase: str, info: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.perf_counter()
+        else:
+            passes.append(1e3 * (time.perf_counter() - began))
+
+    gc.callbacks.append(heard)
+    try:
+        yield passes
+    finally:
+        gc.callbacks.remove(heard)
+
+
+def decisions(few: int, many: int, queued: int, count: int) -> tuple[Timed, Timed, str]:
+    """So many decisions with few and with many tenants, in turn; and what else there was."""
     hosts = Host(few, queued), Host(many, queued)
     spent: tuple[list[int], list[int]] = ([], [])
-    for _ in range(ROUNDS):
-        for host, nanoseconds in zip(hosts, spent, strict=True):
-            nanoseconds.extend(host.decide(count // ROUNDS))
-    return Timed(sorted(spent[0])), Timed(sorted(spent[1]))
+    switches = getrusage(RUSAGE_SELF).ru_nivcsw
+    with collector_passes() as passes:
+        for _ in range(ROUNDS):
+            for host, nanoseconds in zip(hosts, spent, strict=True):
+                nanoseconds.extend(host.decide(count // ROUNDS))
+    switches = getrusage(RUSAGE_SELF).ru_nivcsw - switches
+    others = (
+        f"in {2 * count:,} decisions others took the core {switches:,} times; the garbage "
+        f"collector's longest pass took {max(passes, default=0.0):.0f} ms"
+    )
+    return Timed(sorted(spent[0])), Timed(sorted(spent[1])), others
+
+
+def timed_decisions(tenants: int, queued: int, count: int) -> Timed:
+    """The same of a host that reports the engine's steps."""
+    return Timed(sorted(Host(tenants, queued, timed=True).decide(count)))
 
 
 def bytes_per_queued_request(tenants: int, queued: int) -> float:
@@ -210,12 +256,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
     """Decisions, memory, step plan, simulator."""
     shape = f"{arguments.tenants:,} tenants, {arguments.queued:,} queued"
-    few, many = decisions(100, arguments.tenants, arguments.queued, arguments.decisions)
+    few, many, others = decisions(100, arguments.tenants, arguments.queued, arguments.decisions)
+    small, _, _ = decisions(100, 100, 1_000, arguments.decisions // ROUNDS)
+    with_time = timed_decisions(arguments.tenants, arguments.queued, arguments.decisions // ROUNDS)
     middle = many.quantile_us(0.5)
     console.print(f"{len(many):,} decisions with {shape}", style="dim", highlight=False)
     figures = [
         figure(f"a decision, {shape}, median", middle, "us", Aim("<=", 15)),
-        figure(f"a decision, {shape}, p99", many.quantile_us(0.99), "us", Aim("<=", 40)),
+        figure(
+            f"a decision, {shape}, p99",
+            many.quantile_us(0.99),
+            "us",
+            Aim("<=", 40),
+            others,
+        ),
         figure(
             "the same over 100 tenants with as many queued",
             middle / few.quantile_us(0.5),
@@ -227,7 +281,19 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
             f"a decision, {shape}, longest",
             many.quantile_us(1.0) / 1e3,
             "ms",
-            why="a pass of the garbage collector over all that waits",
+            why="the garbage collector, or another program",
+        ),
+        figure(
+            "a decision, 100 tenants, 1,000 queued, median",
+            small.quantile_us(0.5),
+            "us",
+            why="what the code takes; more is fetching what does not fit the caches",
+        ),
+        figure(
+            f"a decision with EngineTime and finish estimates, {shape}, median",
+            with_time.quantile_us(0.5),
+            "us",
+            why=f"for hosts that report steps; p99 {with_time.quantile_us(0.99):.0f} us",
         ),
         figure(
             "memory of a queued request",

@@ -12,10 +12,10 @@ A quantum is handed out in eight rounds, each a *turn* of ``quantum / 8`` per un
 tenant's ``tag`` is what it was charged so far, divided by its weight. Round ``r`` gives one turn's
 credit to all, so a tenant with tag ``s`` has used up the credit of every round below
 ``floor(s / turn)`` and is next served in that one: that *is* its deficit. Its turn lasts until the
-tag crosses the next multiple of ``turn``. A heap holds the tenants that have
-something to dispatch, by their tag at the start of their turn (which orders by round first, and
-within a round the tenant with most credit left comes first). As the quantum goes to 0 this becomes
-start-time fair queueing (Goyal 1996), whose virtual time it borrows:
+tag crosses the next multiple of ``turn``. A heap holds the tenants that have something to dispatch,
+by their tag at the start of their turn (by round first, in a round who has most credit left). As
+the quantum goes to 0 this becomes start-time fair queueing (Goyal 1996), whose virtual time it
+borrows:
 
 ``virtual_time`` is the tag at the start of the turn being served; while no other tenant of the tier
 waits, rounds pass at once and it follows the tag of the one being charged. Nobody is therefore
@@ -103,8 +103,7 @@ class DeficitRoundRobin(Generic[T]):
         return not self._heap.size
 
     def enter(self, account: Account[T], credit: bool) -> None:
-        """It has something to dispatch; ``credit``: with up to one quantum in hand, else with what
-        it had when it left."""
+        """It has something to dispatch; with up to a quantum in hand, or what it left with."""
         kept = self._quantum
         if not credit:
             kept = min(kept, max(account.left_at - account.tag, 0.0))
@@ -129,14 +128,15 @@ class DeficitRoundRobin(Generic[T]):
 
     def dispatch(self, account: Account[T], cost: float, contended: bool = True) -> bool:
         """Charge the one whose turn it is; whether another tenant of the tier waited for it.
-
-        ``contended`` False: chosen by another rule than this one; nobody's loss.
-        """
-        contended = contended and self._heap.size > 1
-        if contended and account.entry is not None:
-            self.virtual_time = max(self.virtual_time, account.entry[0])
-        self.charge(account, cost, contended)
-        return contended
+        ``contended`` False: chosen by another rule than this one; nobody's loss."""
+        if not contended or self._heap.size < 2:
+            self.charge(account, cost, contended=False)
+            return False
+        entry = account.entry
+        if entry is not None and entry[0] > self.virtual_time:
+            self.virtual_time = entry[0]
+        account.tag += cost / account.weight
+        return True
 
     def charge(self, account: Account[T], cost: float, contended: bool = True) -> None:
         """Charge a request in flight for more than was predicted."""

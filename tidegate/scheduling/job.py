@@ -14,7 +14,7 @@ from tidegate.scheduling.request import Request
 if TYPE_CHECKING:
     from tidegate.scheduling.contracts import FairnessUnit
     from tidegate.scheduling.state import TenantState, TierState
-    from tidegate.scheduling.tiers import Grant
+    from tidegate.scheduling.tier_account import Grant
 
 
 class Job:

@@ -141,7 +141,8 @@ class Scheduler:
         request.sequence = self._dispatches
         request.dispatched = now
         tenant.drain_rate.dispatched(now)
-        self._selection.refresh(tenant)
+        if self._selection.in_arrival_order or not tenant.may_dispatch():
+            self._selection.refresh(tenant)
         if self._looks_out:
             self._outlook.dispatched(job, self._queued > 0, now)
         return request
@@ -296,7 +297,10 @@ class Scheduler:
     def _choose(self, now: float, closed: Container[str]) -> TenantState | None:
         if self._expiries.reaches(now):
             self._collect_expired(now)
-        return self._selection.first(closed)
+        selection = self._selection
+        if selection.in_arrival_order:
+            return selection.first_come(closed)
+        return selection.fair_first(closed)
 
     def _in_flight(self, request_id: str) -> Job:
         job = self._jobs[request_id]

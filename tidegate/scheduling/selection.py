@@ -29,18 +29,16 @@ class Selection:
         """Them by their oldest request, in arrival order only."""
         self._places = 0
 
-    def first(self, closed: Container[str] = ()) -> TenantState | None:
-        """The tenant to dispatch of now, of no tier whose name is in ``closed``."""
-        if self.in_arrival_order:
-            entry = self._arrivals.first()
-            if entry is None:
-                return None
-            tenant: TenantState = entry[2]
-            return None if tenant.tier.name in closed else tenant
-        return self.fair_first(closed)
+    def first_come(self, closed: Container[str]) -> TenantState | None:
+        """Whose request is oldest, in arrival order; None: or its tier is one of ``closed``."""
+        entry = self._arrivals.first()
+        if entry is None:
+            return None
+        tenant: TenantState = entry[2]
+        return None if tenant.tier.name in closed else tenant
 
-    def fair_first(self, closed: Container[str] = ()) -> TenantState | None:
-        """The tenant that tiers and round robin would have, whatever the order is."""
+    def fair_first(self, closed: Container[str]) -> TenantState | None:
+        """Whom tiers and round robin would have, whatever the order is; none of ``closed``."""
         tier = self.tiers.first(closed)
         if tier is None:
             return None

@@ -22,7 +22,7 @@ from tidegate.scheduling.lazy_heap import Entry
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.tenant_averages import Averages
 from tidegate.scheduling.tenant_queue import TenantQueue
-from tidegate.scheduling.tiers import TierAccount
+from tidegate.scheduling.tier_account import TierAccount
 
 
 @dataclass(frozen=True, slots=True)

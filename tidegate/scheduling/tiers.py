@@ -25,55 +25,15 @@ limits, is even by weight within ``tier_turns.weighted_bound``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from tidegate.scheduling.contracts import BetweenTiers, TierPolicy
-from tidegate.scheduling.tier_turns import Share, Turn
+from tidegate.scheduling.tier_account import GRANTS, Grant, TierAccount
+from tidegate.scheduling.tier_turns import Turn
 
 T = TypeVar("T")
-
-
-class TierAccount(Generic[T]):
-    """One tier's tags; ``owner`` is the host's object for it."""
-
-    __slots__ = (
-        "limit_ratio",
-        "limit_tag",
-        "name",
-        "owner",
-        "reservation_tag",
-        "reserved_ratio",
-        "share",
-        "waiting",
-    )
-
-    def __init__(self, owner: T, policy: TierPolicy, served: float) -> None:
-        self.name = policy.name
-        self.owner = owner
-        self.reserved_ratio = policy.reserved_percent / 100
-        self.limit_ratio = policy.max_percent / 100
-        self.reservation_tag = served
-        self.limit_tag = served
-        self.share = Share()
-        self.waiting = False
-
-
-class Grant(NamedTuple):
-    """Under which rules a request was dispatched; its corrections follow the same."""
-
-    due: bool
-    """By the reservation."""
-    limited: bool
-    """Counted against the limit."""
-    shared: bool
-    """Counted in its share."""
-    contended: bool
-    """Another tier that it shares with waited."""
-
-
-_GRANTS = [Grant(*(bool(bits & bit) for bit in (8, 4, 2, 1))) for bits in range(16)]
-"""All of them, made once: a dispatch picks one."""
 
 
 class Tiers(Generic[T]):
@@ -105,6 +65,9 @@ class Tiers(Generic[T]):
             turn = self._turns.setdefault(rank, Turn())
             tier.share.join(turn, rank, policy.weight if weighted else 1)
         self._tiers = [tier for tier, _ in tiers]
+        ranks = Counter(tier.share.rank for tier in self._tiers)
+        for tier in self._tiers:
+            tier.shares = ranks[tier.share.rank] > 1
         self._turns = {tier.share.rank: tier.share.turn for tier in self._tiers}
 
     def enter(self, tier: TierAccount[T]) -> None:
@@ -164,16 +127,17 @@ class Tiers(Generic[T]):
             step = cost / tier.limit_ratio
             # One request's worth of credit: what fell due between two dispatches is not lost.
             tier.limit_tag = max(tier.limit_tag, served - step) + step
-        shared = not (due and self._weighted)
+        shared = tier.shares and not (due and self._weighted)
+        contended = False
         if shared:
             tier.share.charge(cost)
-        contended = ordered and tier.share.turn.waiting > 1
-        return _GRANTS[8 * due + 4 * limited + 2 * shared + contended]
+            contended = ordered and tier.share.turn.waiting > 1
+        return GRANTS[8 * due + 4 * limited + 2 * shared + contended]
 
     def charge(self, tier: TierAccount[T], cost: float) -> None:
         """Charge what it cost others, without a request of its own."""
         limited = tier.limit_ratio < 1 and self._waiting > tier.waiting
-        self.correct(tier, cost, Grant(False, limited, True, True))
+        self.correct(tier, cost, Grant(False, limited, tier.shares, True))
 
     def correct(self, tier: TierAccount[T], cost: float, grant: Grant) -> None:
         """A request turned out to cost so much more (or, negative, less) than it was charged."""
@@ -183,7 +147,7 @@ class Tiers(Generic[T]):
         if limited:
             tag = tier.limit_tag + cost / tier.limit_ratio
             tier.limit_tag = max(tag, min(tier.limit_tag, self.served))
-        if shared:
+        if shared and tier.shares:
             tier.share.correct(cost, contended)
 
     def _restate(self, tier: TierAccount[T], policy: TierPolicy) -> None:

@@ -10,8 +10,9 @@ import pytest
 from tidegate.scheduling.contracts import BetweenTiers, TierPolicy
 from tidegate.scheduling.request import Usage
 from tidegate.scheduling.scheduler import Scheduler
+from tidegate.scheduling.tier_account import TierAccount
 from tidegate.scheduling.tier_turns import weighted_bound
-from tidegate.scheduling.tiers import TierAccount, Tiers
+from tidegate.scheduling.tiers import Tiers
 
 
 def backlogged(
