@@ -222,3 +222,40 @@ def test_what_arrival_order_gave_is_not_held_against_a_tenant(build: SimpleNames
     scheduler.apply_policy(tidegate, 1.0)
     order = [request.tenant for request in dispatch(scheduler, 100)]
     assert 48 <= order.count("a") <= 52
+
+
+def test_shadow_serves_by_arrival_and_counts_where_fair_order_differs(
+    build: SimpleNamespace,
+) -> None:
+    tiers = [build.tier("t0", priority=1), build.tier("t3")]
+    policy = build.policy(tiers, {"a": "t3", "b": "t0"}, scheduling_mode=SchedulingMode.SHADOW)
+    scheduler = Scheduler(policy, 0.0)
+    requests = [build.request(f"{name}{i}", name) for name in "ab" for i in range(10)]
+    submit(scheduler, requests)
+    assert [request.id for request in dispatch(scheduler, 20)] == [one.id for one in requests]
+    assert (scheduler.shadow.dispatches, scheduler.shadow.other_tenant) == (20, 10)
+
+
+def test_a_closed_tier_is_passed_over_and_keeps_its_claim(build: SimpleNamespace) -> None:
+    tiers = [build.tier("t0", priority=1), build.tier("t3", reserved_percent=20)]
+    scheduler = Scheduler(build.policy(tiers, {"paid": "t0", "free": "t3"}), 0.0)
+    for name in ("paid", "free"):
+        submit(scheduler, [build.request(f"{name}{i}", name) for i in range(10)])
+    assert scheduler.next(0.0, {"t0", "t3"}) is None
+    assert scheduler.has_work()
+    assert scheduler.peek(0.0, {"t3"}).tenant == "paid"  # type: ignore[union-attr]
+    order = [scheduler.next(0.0, {"t3"}).tenant for _ in range(3)]  # type: ignore[union-attr]
+    assert order == ["paid"] * 3
+    assert scheduler.next(0.0, {"t0"}).tenant == "free"  # type: ignore[union-attr]
+
+
+def test_in_arrival_order_the_first_waits_for_its_gate(build: SimpleNamespace) -> None:
+    policy = build.policy(
+        [build.tier("t0"), build.tier("t3")],
+        {"a": "t3", "b": "t0"},
+        scheduling_mode=SchedulingMode.FIRST_COME_FIRST_SERVED,
+    )
+    scheduler = Scheduler(policy, 0.0)
+    submit(scheduler, [build.request("a0", "a"), build.request("b0", "b")])
+    assert scheduler.next(0.0, {"t3"}) is None
+    assert scheduler.next(0.0, {"t0"}).id == "a0"  # type: ignore[union-attr]
