@@ -144,18 +144,19 @@ def _network_policy(pool: ServingPool, selector: dict[str, str], namespaces: Seq
 def _pod_monitor(pool: ServingPool, selector: dict[str, str]) -> Json:
     """For the Prometheus operator: both containers' metrics, from the sidecar's admin port."""
     token = {"name": admin_secret(pool.metadata.name), "key": ADMIN_TOKEN_FILE}
+    authorization = {"type": "Bearer", "credentials": token}
+    own: Json = {"port": "admin", "path": "/metrics", "authorization": authorization}
+    # Two targets at one port: without a label of its own each, their `up` would be one series.
+    name = {"action": "replace", "targetLabel": "container", "replacement": "engine"}
+    engine = own | {"path": "/engine/metrics", "relabelings": [name]}
     return {
         "metadata": child_metadata(pool, pool.metadata.name),
         "spec": {
             "selector": {"matchLabels": selector},
             "podTargetLabels": [POOL_LABEL, GROUP_LABEL],
             "podMetricsEndpoints": [
-                {
-                    "port": "admin",
-                    "path": path,
-                    "authorization": {"type": "Bearer", "credentials": token},
-                }
-                for path in ("/metrics", "/engine/metrics")
+                own,
+                own | {"path": "/engine/metrics", "relabelings": [engine]},
             ],
         },
     }
