@@ -154,10 +154,7 @@ def _pod_monitor(pool: ServingPool, selector: dict[str, str]) -> Json:
         "spec": {
             "selector": {"matchLabels": selector},
             "podTargetLabels": [POOL_LABEL, GROUP_LABEL],
-            "podMetricsEndpoints": [
-                own,
-                own | {"path": "/engine/metrics", "relabelings": [engine]},
-            ],
+            "podMetricsEndpoints": [own, engine],
         },
     }
 
