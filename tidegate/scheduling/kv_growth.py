@@ -73,11 +73,11 @@ def _first_that_lacks(
 def _from_the_last(
     running: Sequence[Sequence[PlanRequest]], lacking: PlanRequest
 ) -> list[PlanRequest]:
-    """Whoever stands behind the one that lacks, the last first; at the end itself."""
-    rank = _rank(lacking)
-    behind = [one for tier in running[lacking.tier :] for one in tier if _rank(one) >= rank]
-    behind.sort(key=_rank, reverse=True)
-    return behind
+    """The last first. Once the one that lacks is gone too, those ahead of it have what they need,
+    so nobody ahead of it is ever reached."""
+    return sorted(
+        (one for tier in running[lacking.tier :] for one in tier), key=_rank, reverse=True
+    )
 
 
 def _rank(request: PlanRequest) -> tuple[int, int]:

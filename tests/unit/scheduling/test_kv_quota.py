@@ -113,6 +113,9 @@ def test_a_shared_block_counts_once() -> None:
     hit = waiting(2, 190)
     hit.shared_hit_blocks = 10
     assert once.is_own(hit), "blocks that run already cost nothing"
+    once.admit(hit, 180)
+    assert once.held == [0, 300, 0]
+    assert not once.is_own(waiting(2, 1))
 
 
 def test_who_enters_and_who_goes_is_counted() -> None:
