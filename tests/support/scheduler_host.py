@@ -76,7 +76,7 @@ class SchedulerHost:
             block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=16, dtype=torch.float32
         )
         init_none_hash(sha256)
-        self._hasher = get_request_block_hasher(BLOCK_TOKENS, sha256)
+        self.hasher = get_request_block_hasher(BLOCK_TOKENS, sha256)
         self.scheduler = kind(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)]),
@@ -135,7 +135,7 @@ class SchedulerHost:
             prompt,
             SamplingParams(max_tokens=output, ignore_eos=True, extra_args=xargs),
             None,
-            block_hasher=self._hasher,
+            block_hasher=self.hasher,
         )
         self.requests[name] = request
         self.scheduler.add_request(request)

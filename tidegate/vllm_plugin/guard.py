@@ -30,7 +30,12 @@ class PluginRefused(RuntimeError):
 
 def check_version(found: str | None = None) -> None:
     """:class:`PluginRefused` unless vLLM (``found``: its version) is within the tested range."""
-    found = found or importlib.metadata.version("vllm")
+    try:
+        found = found or importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        raise PluginRefused(
+            "Tidegate's scheduler plug-in runs inside vLLM; none is here."
+        ) from None
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", found)
     first, below = TESTED
     if match is None or not first <= tuple(int(part or 0) for part in match.groups()) < below:

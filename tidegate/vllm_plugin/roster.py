@@ -103,18 +103,23 @@ class Roster:
     def waits_no_more(self, request: VllmRequest) -> None:
         """It left the waiting queue."""
         entry = self.entries.get(request.request_id)
-        if entry is None:
+        if entry is not None:
+            self._leave_lane(entry.one)
+        elif request in self.others:
             self.others.remove(request)
-            return
-        lane = self.lanes[entry.one.tier]
-        index = bisect_left(lane, entry.one.sequence, key=_sequence)
-        if index == len(lane) or lane[index] is not entry.one:
-            raise LookupError(f"{request.request_id} is not in its lane")
-        del lane[index]
+
+    def _leave_lane(self, one: PlanRequest) -> None:
+        lane = self.lanes[one.tier]
+        index = bisect_left(lane, one.sequence, key=_sequence)
+        if index < len(lane) and lane[index] is one:
+            del lane[index]
 
     def ended(self, request: VllmRequest) -> None:
-        """It is gone."""
-        self.entries.pop(request.request_id, None)
+        """It is gone. It may wait still: preempted, it ends by a token of a step in flight, and
+        vLLM takes it out of its queue only later."""
+        entry = self.entries.pop(request.request_id, None)
+        if entry is not None:
+            self._leave_lane(entry.one)
 
     @property
     def waiting(self) -> int:

@@ -1,0 +1,120 @@
+"""The plug-in in real engines: outputs are stock's, and requests are steered by their tags."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.openai_stream import events
+from support.plugin_cases import policy
+from support.vllm_engine import ENVIRONMENT, MODEL, VllmEngine, vllm_engine
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUESTS = 24
+LONG_TOKENS = 6000
+"""At some hundred tokens a second, far longer than a T0 takes for four."""
+TIE = 1e-3
+"""Where stock's two likeliest tokens are closer than that, the last bits of a sum decide."""
+
+
+@pytest.fixture(scope="module")
+def policy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policy") / "policy.json"
+    path.write_text(json.dumps(policy()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def told(python: Path, tiny_model: Path, policy_file: Path) -> dict[str, Any]:
+    """What real engines said, by run."""
+    runs = ("stock", "plug-in", "plug-in with ngram")
+    script = ROOT / "tests" / "support" / "plugin_outputs.py"
+    done = subprocess.run(
+        [python, script, tiny_model, policy_file, str(REQUESTS), *runs],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith('{"stock"')]
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+@pytest.mark.parametrize("run", ["plug-in", "plug-in with ngram"])
+def test_greedy_outputs_are_those_of_stock(told: dict[str, Any], run: str) -> None:
+    """Mixed tiers and prefixes, with preemptions; with and without speculation."""
+    stock, ours = told["stock"], told[run]
+    assert len(stock["said"]) == REQUESTS
+    assert ours["counters"]["preempted"] > 0
+    assert ours["counters"]["failures"] == {}
+    assert ours["said"].keys() == stock["said"].keys()
+    for name, tokens in stock["said"].items():
+        pairs = enumerate(zip(tokens, ours["said"][name], strict=True))
+        first = next((at for at, (theirs, own) in pairs if theirs != own), None)
+        assert first is None or stock["gap"][name][first] <= TIE, name
+
+
+@pytest.fixture(scope="module")
+def engine(python: Path, tiny_model: Path, policy_file: Path) -> Iterator[VllmEngine]:
+    """Two seats, as ``vllm serve`` with the plug-in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        flags = (
+            "--max-model-len=8192",
+            "--max-num-seqs=2",
+            "--scheduler-cls=tidegate.vllm_plugin.TidegateScheduler",
+            "--additional-config",
+            json.dumps({"tidegate": {"policy": str(policy_file)}}),
+        )
+        with vllm_engine(python, tiny_model, *flags) as running:
+            yield running
+
+
+def completion(tier: str, sequence: int, tokens: int) -> dict[str, Any]:
+    xargs = {"tidegate_tier": tier, "tidegate_tenant": tier, "tidegate_sequence": sequence}
+    return {
+        "model": MODEL, "prompt": "Once", "max_tokens": tokens, "ignore_eos": True,
+        "vllm_xargs": xargs,
+    }  # fmt: skip
+
+
+async def test_a_t0_takes_a_seat_from_a_t3_that_goes_on_afterwards(engine: VllmEngine) -> None:
+    """Through HTTP: tags in ``vllm_xargs``; both seats are T3's, for far longer than T0 takes."""
+    async with engine.client() as client:
+        answers = [
+            await client.post(
+                "/v1/completions", json={**completion("t3", number, LONG_TOKENS), "stream": True}
+            )
+            for number in range(2)
+        ]
+        streams = [events(answer) for answer in answers]
+        for stream in streams:
+            await anext(stream)
+        async with client.post("/v1/completions", json=completion("t0", 2, 4)) as answer:
+            said = await answer.json()
+        assert said["usage"]["completion_tokens"] == 4
+        figures = await engine.metrics(client)
+        assert figures["vllm:num_requests_running"] + figures["vllm:num_requests_waiting"] == 2
+        async with asyncio.timeout(60):  # vLLM counts it when the victim's next token is out
+            while (await engine.metrics(client))["vllm:num_preemptions_total"] != 1:
+                for stream in streams:
+                    await anext(stream)
+        for answer in answers:
+            answer.close()
+
+
+async def test_untagged_requests_are_served_too(engine: VllmEngine) -> None:
+    body = {"model": MODEL, "prompt": "Once", "max_tokens": 4, "ignore_eos": True}
+    async with engine.client() as client, client.post("/v1/completions", json=body) as answer:
+        assert (await answer.json())["usage"]["completion_tokens"] == 4
