@@ -48,7 +48,11 @@ def _of(space: Namespace, folder) -> set[str]:  # type: ignore[no-untyped-def]
 
 
 def test_a_stopped_kubelet_ends_containers_and_starts_them_again(space: Namespace) -> None:
-    space.pod("kept", pod_spec(shell("echo started;" + _WAIT)))
+    # The volume covers the folder in which the home lies, where this machine's is below /tmp.
+    covering = [{"name": "tmp", "mountPath": "/tmp"}]
+    script = "ls $HOME; touch $HOME/mark;" + _WAIT
+    spec = pod_spec(shell(script, volumeMounts=covering), volumes=[{"name": "tmp", "emptyDir": {}}])
+    space.pod("kept", spec)
     space.wait_ready("kept")
     address = space.status("kept")["podIP"]
     space.cluster.stop_kubelet()
@@ -56,3 +60,4 @@ def test_a_stopped_kubelet_ends_containers_and_starts_them_again(space: Namespac
     until("a second start", lambda: space.container("kept").get("restartCount") == 1)
     space.wait_ready("kept")
     assert space.status("kept")["podIP"] == address
+    assert space.log("kept").split() == ["mark"]
