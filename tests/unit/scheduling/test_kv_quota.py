@@ -110,12 +110,13 @@ def test_a_shared_block_counts_once() -> None:
     once = quota(sharing, held=[0, 120, 0])
     assert once.is_own(waiting(2, 180))
     assert not once.is_own(waiting(2, 181))
-    hit = waiting(2, 190)
+    hit = waiting(2, 180)
     hit.shared_hit_blocks = 10
     assert once.is_own(hit), "blocks that run already cost nothing"
-    once.admit(hit, 180)
-    assert once.held == [0, 300, 0]
-    assert not once.is_own(waiting(2, 1))
+    once.admit(hit, 170)
+    assert once.held == [0, 290, 0]
+    assert once.is_own(waiting(2, 10))
+    assert not once.is_own(waiting(2, 11))
 
 
 def test_who_enters_and_who_goes_is_counted() -> None:

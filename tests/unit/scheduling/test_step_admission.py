@@ -5,7 +5,7 @@ from dataclasses import replace
 from support.step_host import T0, T1, T2, T3, StepHost, step_policy
 
 from tidegate.scheduling.contracts import KvPool, PrefillLimits
-from tidegate.scheduling.plan_request import PlanRequest, Veto
+from tidegate.scheduling.plan_request import PlanRequest, StepState, Veto
 from tidegate.scheduling.step_plan import StepPlanner
 from tidegate.scheduling.step_policy import StepPolicy
 
@@ -129,3 +129,59 @@ def test_a_preempted_request_keeps_its_place_and_is_passed_only_in_its_backoff()
         host.step()
     assert victim in host.running
     assert late.admitted_step is None
+
+
+def _prompts_that_fill_the_engine(free_blocks: int) -> tuple[StepPlanner, StepState]:
+    """Two running prompts hold all but so many of 100 blocks, and neither is complete."""
+    policy = step_policy(total_blocks=100)
+    running = []
+    for number, blocks in enumerate((60, 40 - free_blocks)):
+        one = PlanRequest(f"r{number}", 3, "a", number, 2_000, 5)
+        one.blocks, one.computed_tokens = blocks, blocks * 16
+        running.append(one)
+    nobody: list[list[PlanRequest]] = [[] for _ in policy.tiers]
+    return StepPlanner(policy), StepState(0.0, running, nobody, free_blocks, [0])
+
+
+def test_a_running_prompt_computes_no_more_than_it_finds_blocks_for() -> None:
+    planner, state = _prompts_that_fill_the_engine(free_blocks=3)
+    plan = planner.plan(state)
+    assert plan.grants == {"r0": 3 * 16}
+    assert plan.preempt == []
+
+
+def test_prompts_that_hold_each_other_up_end_by_the_last_giving_way() -> None:
+    planner, state = _prompts_that_fill_the_engine(free_blocks=0)
+    plan = planner.plan(state)
+    assert plan.grants == {}
+    assert plan.preempt == [state.running[1]]
+    assert plan.preempted_for == {"r1": "r0"}
+    # Blocks that steps in flight free will do.
+    assert planner.plan(replace(state, pending_free_blocks=1)).preempt == []
+
+
+def test_the_next_block_of_who_decodes_is_not_given_to_one_that_enters() -> None:
+    policy = step_policy(total_blocks=100)
+    decode = PlanRequest("decode", 0, "a", 0, 16 * 92, 5)
+    decode.blocks, decode.computed_tokens, decode.total_tokens = 92, 16 * 92, 16 * 92 + 1
+    for blocks, enters in ((7, True), (8, False)):
+        first = PlanRequest("first", 0, "a", 1, 16 * blocks, 1)
+        state = StepState(0.0, [decode], [[first], [], [], []], 8, [0])
+        assert bool(StepPlanner(policy).plan(state).admit) is enters
+
+
+def test_the_cache_of_a_pool_that_nobody_uses_any_more_is_lent() -> None:
+    pools = (
+        KvPool(name="protected", tiers=("t0",), percent=60),
+        KvPool(name="rest", tiers=("t1", "t2", "t3"), percent=40),
+    )
+    policy = step_policy(kv_pools=pools, total_blocks=100)
+    planner = StepPlanner(policy)
+    first, low = PlanRequest("a", 0, "a", 0, 16, 1), PlanRequest("b", 3, "b", 1, 60 * 16, 1)
+    planner.plan(StepState(0.0, [], [[first], [], [], []], 100, [0, 0]))
+    waits = StepState(500.0, [], [[], [], [], [low]], 100, [60, 0])
+    running = PlanRequest("c", 3, "b", 2, 16, 9)
+    running.blocks, running.computed_tokens, running.total_tokens = 1, 16, 17
+    waits = replace(waits, running=[running], free_blocks=99)
+    assert planner.plan(waits).vetoed == {"b": Veto.KV_QUOTA}
+    assert planner.plan(replace(waits, now=700.0)).admit == [low]
