@@ -55,7 +55,8 @@ class Fairness(ApiModel):
         unset="Tokens",
     )
     quantum: int | None = described(
-        "Credit of one turn at weight 1, in `unit`. Smaller interleaves finer.",
+        "Most credit in hand at weight 1, in `unit`, given in eight turns. Smaller interleaves "
+        "finer.",
         unset=f"{DEFAULT_QUANTUM[FairnessUnit.REQUESTS]} request or "
         f"{DEFAULT_QUANTUM[FairnessUnit.TOKENS]} tokens",
         ge=1,

@@ -12,7 +12,7 @@ def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([BENCH, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["gate", "proxy", "scheduler"])
+@pytest.mark.parametrize("name", ["gate", "proxy", "scheduler", "fidelity", "fairness", "node", "incidents", "prefill", "response"])
 def test_a_benchmark_is_found(name: str) -> None:
     done = bench(name, "--help")
     assert done.returncode == 0, done.stderr

@@ -120,7 +120,8 @@ class Fairness:
 
     unit: FairnessUnit = described("Unit of cost.", default=FairnessUnit.TOKENS)
     quantum: int | None = described(
-        "Credit of one turn at weight 1, in `unit`; null: 1 request, 2048 tokens or 100 "
+        "Most credit in hand at weight 1, in `unit`, given in eight turns; null: 1 request, "
+        "2048 tokens or 100 "
         "milliseconds.",
         default=None,
         low=1,
