@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[3] / "scripts" / "bench"
+NAMES = "fairness fidelity gate incidents node prefill proxy response scheduler".split()
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([BENCH, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["gate", "proxy", "scheduler", "fidelity", "fairness", "node", "incidents", "prefill", "response"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_is_found(name: str) -> None:
     done = bench(name, "--help")
     assert done.returncode == 0, done.stderr
