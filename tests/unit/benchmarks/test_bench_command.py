@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[3] / "scripts" / "bench"
-NAMES = "fairness fidelity gate incidents node prefill proxy response scheduler".split()
+NAMES = [
+    "fairness",
+    "fidelity",
+    "gate",
+    "incidents",
+    "node",
+    "prefill",
+    "proxy",
+    "response",
+    "scheduler",
+]
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
