@@ -6,7 +6,7 @@ standing back for protected prompts and without. The knee is the smallest budget
 least 99% of the most requests of the sweep. Victim rules are compared where KV is short all the
 time: 55 batch requests of 8..32K with outputs of 1,500 always under way.
 
-`--plot FOLDER` draws T0's P99 against throughput there, as prefill-budget.svg and .png.
+`--plot FOLDER` draws T0's P99 against throughput there, as prefill-budget.svg.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _print(done: dict[str, RunSummary], console: Console) -> None:
 
 
 def plot(done: dict[str, RunSummary], folder: Path) -> None:
-    """T0's P99 against throughput."""
+    """T0's P99 against throughput, of the runs that there are."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -204,7 +204,13 @@ def plot(done: dict[str, RunSummary], folder: Path) -> None:
 
     drawing, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for series, label in SERIES.items():
-        steps = BUDGETS if series.startswith("budget") else CAPS_MS
+        steps = [
+            step
+            for step in (BUDGETS if series.startswith("budget") else CAPS_MS)
+            if f"{series} {step}" in done
+        ]
+        if not steps:
+            continue
         unit = "%" if series.startswith("budget") else " ms"
         points = [(done[f"{series} {step}"], step) for step in steps]
         x = [one.completed_per_second for one, _ in points]
@@ -218,19 +224,20 @@ def plot(done: dict[str, RunSummary], folder: Path) -> None:
                 f"{step}{unit}", place, fontsize=7, xytext=(3, 3), textcoords="offset points"
             )
     for name, marker in (("vLLM FCFS", "x"), ("vLLM priority", "+")):
+        if name not in done:
+            continue
         one = done[name]
         axes.plot(one.completed_per_second, one.tiers["t0"].ttft_p99, marker, label=name)
     axes.set(
         xlabel="completed requests per second, all tiers",
-        ylabel="T0, time to first token, P99 in seconds (log)",
+        ylabel="T0, time to first token, P99 in seconds",
         title="Mixed node, 8xH100, 70B: the prefill budget (model only)",
-        yscale="log",
+        ylim=(0.0, None),
     )
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
     drawing.savefig(folder / "prefill-budget.svg", metadata={"Date": None})
-    drawing.savefig(folder / "prefill-budget.png", dpi=120)
     pyplot.close(drawing)
 
 
