@@ -120,9 +120,12 @@ class SchedulerHost:
         prompt: int | list[int],
         output: int = 8,
         tier: str | None = None,
+        *,
+        enqueue: bool = True,
         **tags: Any,
     ) -> Request:
-        """A request arrives; a prompt given as a number is one that nobody shares."""
+        """A request arrives (or is only made); a prompt given as a number is one that nobody
+        shares."""
         number = len(self.requests)
         if isinstance(prompt, int):
             prompt = [(number * 7919 + i * 31) % 499 + 4 for i in range(prompt)]
@@ -138,7 +141,8 @@ class SchedulerHost:
             block_hasher=self.hasher,
         )
         self.requests[name] = request
-        self.scheduler.add_request(request)
+        if enqueue:
+            self.scheduler.add_request(request)
         return request
 
     def abort(self, name: str) -> None:

@@ -37,6 +37,10 @@ class EngineView:
         self._groups = manager.coordinator.single_type_managers
         self.owners = BlockOwners(self._pool.num_gpu_blocks, self._pool.metrics_collector)
         self._pool.metrics_collector = self.owners
+        self._seats: list[VllmRequest] = []
+        self._seated: list[tuple[VllmRequest, PlanRequest, Sequence[VllmBlock]]] = []
+        """Those of them in a tier, with their block tables, which vLLM extends in place."""
+        self._planned: list[PlanRequest] = []
         self._shared: tuple[tuple[str, int], ...] = ()
         self._duplicates: list[int] = []
 
@@ -67,26 +71,37 @@ class EngineView:
             lookup=self._look_up,
         )
 
+    def forget(self) -> None:
+        """The roster was made anew."""
+        self._seats = []
+        self._seated = []
+        self._planned = []
+
     def _follow(self) -> list[PlanRequest]:
         """Counters of those that run, up to date."""
-        entries = self._roster.entries
-        tables = self._groups[0].req_to_blocks if self._groups else {}
-        running = []
-        for request in self._scheduler.running:
-            entry = entries.get(request.request_id)
-            if entry is None:
-                continue
-            one = entry.one
-            tokens = request.num_tokens
+        if self._scheduler.running != self._seats:  # by identity: requests have no equals
+            self._take_seats()
+        for request, one, blocks in self._seated:
+            tokens = len(request._all_token_ids)
             one.computed_tokens = request.num_computed_tokens
             one.output_tokens = tokens - one.prompt_tokens
             one.total_tokens = tokens + request.num_output_placeholders
             one.decode_tokens = 1 + len(request.spec_token_ids)
-            blocks = tables.get(request.request_id, ())
             one.blocks = len(blocks)
-            one.shared_blocks = _shared_from(blocks, one.shared_blocks)
-            running.append(one)
-        return running
+            if one.shared_blocks or (blocks and blocks[0].ref_cnt > 1):
+                one.shared_blocks = _shared_from(blocks, one.shared_blocks)
+        return self._planned
+
+    def _take_seats(self) -> None:
+        entries = self._roster.entries
+        tables = self._groups[0].req_to_blocks if self._groups else {}
+        self._seats = list(self._scheduler.running)
+        self._seated = [
+            (request, entries[request.request_id].one, tables.get(request.request_id, []))
+            for request in self._seats
+            if request.request_id in entries
+        ]
+        self._planned = [one for _, one, _ in self._seated]
 
     def _ready(self, lane: Sequence[PlanRequest]) -> Iterator[PlanRequest]:
         """Those of a lane that vLLM would let in: nothing of theirs is in flight."""

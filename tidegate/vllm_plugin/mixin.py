@@ -81,13 +81,15 @@ class TidegateMixin(_Scheduler):
     def _reserve_prefill_lookahead(
         self, request: VllmRequest, num_computed_tokens: int, num_new_tokens: int
     ) -> int:
-        tokens = self._guarded(
-            self.tidegate.most_tokens,
-            request,
-            num_computed_tokens,
-            num_new_tokens,
-            otherwise=num_new_tokens,
-        )
+        tokens = num_new_tokens
+        if request.request_id in self.tidegate.clipped:  # few are, and all are asked about
+            tokens = self._guarded(
+                self.tidegate.most_tokens,
+                request,
+                num_computed_tokens,
+                num_new_tokens,
+                otherwise=num_new_tokens,
+            )
         return super()._reserve_prefill_lookahead(request, num_computed_tokens, tokens)
 
     def _handle_blocked_waiting_request(self, request: VllmRequest) -> bool:

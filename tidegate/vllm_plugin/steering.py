@@ -4,7 +4,7 @@ Theory of operation: ``begin`` runs before vLLM's ``schedule()``. It takes up a 
 reads the engine, plans, preempts the victims, orders the running list (tier, then sequence; those
 without a tier last, so that vLLM's own victims in the middle of a step, ``running[-1]``, are theirs
 or the lowest tier's), and opens the waiting queue for those who may enter. vLLM then asks about
-each request: ``most_tokens``, ``may_enter``. ``end`` closes the queue again.
+each request: ``most_tokens``, ``may_enter``.
 
 A step without a plan is a stock step: no tier waits or runs, no policy in force (or its mode is not
 Tidegate), the engine is paused, or the last steps computed nothing for ``STALL_SECONDS`` though a
@@ -71,7 +71,8 @@ class Steering:
         self.plan: StepPlan | None = None
         """Of the step under way, or of the last one; None: stock."""
         self._planner: StepPlanner | None = None
-        self._most_tokens: Mapping[str, int] = {}
+        self.clipped: Mapping[str, int] = {}
+        """Most tokens in this step, by request; who is not named is not clipped."""
         self._entering: set[str] = set()
         self._running: list[str] = []
         self._idle_since: float | None = None
@@ -79,11 +80,12 @@ class Steering:
 
     def begin(self) -> None:
         """Before ``schedule()``."""
-        self.plan = None
+        self.plan, self.clipped = None, {}
         now = self._clock()
         self._take_up_policy(now)
         if self._is_stale:
             self.roster.rebuild(self.terms, self._scheduler)
+            self.view.forget()
             self._is_stale = False
             self._running = []
         if self.terms is None or self._planner is None or not self._is_steered(now):
@@ -94,7 +96,7 @@ class Steering:
             self.counters.stock_steps += 1
             return
         plan = self._planner.plan(state)
-        self._most_tokens = plan.most_tokens(state.running)
+        self.clipped = plan.most_tokens(state.running)
         self._entering = {one.id for one in plan.admit}
         self.plan = plan
         self._preempt(plan.preempt, now)
@@ -107,7 +109,6 @@ class Steering:
 
     def end(self, scheduled_tokens: int) -> None:
         """After ``schedule()``."""
-        self._scheduler.waiting.close()
         if scheduled_tokens or self.plan is None:
             self._idle_since = None
         elif self._idle_since is None:
@@ -115,7 +116,7 @@ class Steering:
 
     def failed(self, hook: str, error: Exception) -> None:
         """A hook raised: the rest of this step is stock."""
-        self.plan = None
+        self.plan, self.clipped = None, {}
         self._is_stale = True
         self._scheduler.waiting.open_to_all()
         self.counters.failures[hook] += 1
@@ -169,10 +170,8 @@ class Steering:
 
     def most_tokens(self, request: VllmRequest, computed_tokens: int, tokens: int) -> int:
         """The clip of what vLLM would compute of a request in this step."""
-        if self.plan is None:
-            return tokens
-        most = self._most_tokens.get(request.request_id)
-        if most is None or most >= tokens:
+        most = self.clipped.get(request.request_id)
+        if self.plan is None or most is None or most >= tokens:
             return tokens
         left = request.num_tokens - computed_tokens
         if most and tokens > left:

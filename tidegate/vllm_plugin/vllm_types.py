@@ -29,7 +29,8 @@ class VllmRequest:
     max_tokens: int
     num_prompt_tokens: int
     num_tokens: int
-    num_output_tokens: int
+    _all_token_ids: list[int]
+    """Their number is ``num_tokens``, which is asked for often enough to go without the call."""
     num_computed_tokens: int
     num_output_placeholders: int
     """Tokens of steps in flight (async scheduling)."""
