@@ -21,6 +21,7 @@ from tidegate.scheduling.contracts import (
     Scenario,
     SidecarStatus,
     SimulationReport,
+    StepStatistics,
     encode,
 )
 from tidegate.scheduling.outcomes import HTTP_ERRORS
@@ -49,6 +50,12 @@ DOCUMENTS = (
     Document("keys.json", KeySet, "operator or person → sidecar, router", "keys.json"),
     Document("PUT /policy", Bundle, "operator → admin port of sidecar, router", "bundle.json"),
     Document("GET /status", SidecarStatus, "admin port of a sidecar → operator", "status.json"),
+    Document(
+        "Step statistics",
+        StepStatistics,
+        "plug-in inside vLLM → sidecar, a Unix datagram each",
+        "step_statistics.json",
+    ),
     Document("Load scenario", Scenario, "person → `tidegate load`", "scenario.json"),
     Document("Load report", LoadReport, "`tidegate load` → person, test", "load_report.json"),
     Document(

@@ -6,8 +6,11 @@ no vLLM. Each gets a :class:`Bench`, makes hosts with it and asserts.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -20,9 +23,16 @@ class Bench(Protocol):
     """One variant: the plain class, or the asynchronous one with two steps in flight."""
 
     is_async: bool
+    folder: Path
 
     def host(
-        self, policy: dict[str, Any], *, blocks: int = 400, stock: bool = False, **engine: Any
+        self,
+        policy: dict[str, Any],
+        *,
+        blocks: int = 400,
+        stock: bool = False,
+        statistics: str | None = None,
+        **engine: Any,
     ) -> SchedulerHost:
         """A scheduler under that policy; ``stock``: vLLM's own."""
 
@@ -533,6 +543,51 @@ def plans_that_do_nothing_do_not_stop_the_engine(bench: Bench) -> None:
     host.add("t3", 20, 4, "t3")
     host.run()
     assert host.scheduler.tidegate.counters.stalls
+
+
+@case
+def every_step_is_told_and_nobody_need_listen(bench: Bench) -> None:
+    from tidegate.scheduling.contracts import StepStatistics, loads
+
+    path = str(bench.folder / "steps")
+    host = bench.host(pools(50, 50), blocks=60, max_num_seqs=8, statistics=path)
+    history = list(range(10, 10 + 96))
+    host.add("t2-first", history, 2, "t2")
+    host.run()
+    silent = host.calls
+    told: list[StepStatistics] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        receiver.setblocking(False)
+        for i in range(12):
+            host.add(f"t2-{i}", [*history, *range(200, 220 + i)], 30, "t2", sequence=100 + i)
+        for i in range(14):
+            if i == 8:
+                host.add("t0", 800, 2, "t0", sequence=900)
+            host.step()
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    told.append(loads(StepStatistics, receiver.recv(1 << 20)))
+    seen = host.steps[silent:]
+    assert [one.step for one in told] == list(range(silent + 1, silent + 15))
+    assert told[0].dropped_total == silent
+    for one, step in zip(told, seen, strict=True):
+        listed = sum(request.tokens for request in one.requests) + one.decodes
+        assert listed == step.output.total_num_scheduled_tokens
+        assert len(one.preemptions) == len(step.preempted)
+    first = {request.sequence: request for request in told[0].requests}
+    assert first[100].reused_tokens == 96
+    victims = [victim for one in told for victim in one.preemptions]
+    assert victims
+    assert {victim.for_sequence for victim in victims} == {900}
+    assert all(victim.lost_tokens > 96 for victim in victims)
+    assert [pool.nominal_blocks for pool in told[0].pools] == [30, 30]
+    assert told[-1].pools[1].held_blocks > 0
+    host.run()  # nobody reads any more
+    reporter = host.scheduler.tidegate._reporter
+    assert reporter.dropped == host.calls - 14
+    host.scheduler.shutdown()
+    assert not host.scheduler.tidegate.counters.failures
 
 
 @case

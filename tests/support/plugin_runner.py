@@ -33,19 +33,31 @@ class Bench:
     """One variant on one model."""
 
     def __init__(self, model: str, folder: Path, variant: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._ours, self._stock, self._depth = KINDS[variant]
         self.is_async = self._depth > 1
         self._config: Callable[..., Any] = cache(lambda **engine: engine_config(model, **engine))
 
     def host(
-        self, policy: dict[str, Any], *, blocks: int = 400, stock: bool = False, **engine: Any
+        self,
+        policy: dict[str, Any],
+        *,
+        blocks: int = 400,
+        stock: bool = False,
+        statistics: str | None = None,
+        **engine: Any,
     ) -> SchedulerHost:
         config = self._config(**engine)
         if stock:
             return SchedulerHost(self._stock, config, blocks, depth=self._depth)
         return SchedulerHost(
-            self._ours, config, blocks, depth=self._depth, policy=policy, folder=self._folder
+            self._ours,
+            config,
+            blocks,
+            depth=self._depth,
+            policy=policy,
+            folder=self.folder,
+            statistics=statistics,
         )
 
     def refused(self, *, swapped: bool = False, config: object = None) -> str:

@@ -65,11 +65,14 @@ class SchedulerHost:
         depth: int = 1,
         policy: dict[str, Any] | None = None,
         folder: Path | None = None,
+        statistics: str | None = None,
     ) -> None:
         if policy is not None and folder is not None:
             self.policy_path = folder / "policy.json"
             self.write_policy(policy)
-            config.additional_config = {"tidegate": {"policy": str(self.policy_path)}}
+            config.additional_config = {
+                "tidegate": {"policy": str(self.policy_path), "statistics": statistics}
+            }
         config.cache_config.num_gpu_blocks = blocks + 1  # and the null block
         config.scheduler_config.async_scheduling = depth > 1
         spec = FullAttentionSpec(

@@ -44,6 +44,7 @@ from tidegate.scheduling.contracts import (
     SidecarStatus,
     SloMetric,
     SloObjective,
+    StepStatistics,
     Stop,
     Task,
     TenantPolicy,
@@ -66,6 +67,7 @@ KINDS: dict[str, type] = {
     "keys.json": KeySet,
     "bundle.json": Bundle,
     "status.json": SidecarStatus,
+    "step_statistics.json": StepStatistics,
 }
 
 names = st.text("abcdefghij-", min_size=1, max_size=12)

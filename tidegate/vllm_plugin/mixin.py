@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidegate.vllm_plugin.guard import PluginRefused
 from tidegate.vllm_plugin.policy_file import PolicyFile
 from tidegate.vllm_plugin.steering import Steering
+from tidegate.vllm_plugin.step_reporter import StepReporter
 from tidegate.vllm_plugin.vllm_types import VllmRequest, VllmScheduler
 
 if TYPE_CHECKING:
@@ -26,17 +27,19 @@ else:
 T = TypeVar("T")
 
 
-def policy_path(additional_config: object) -> Path:
-    """Where ``--additional-config`` says the policy is; :class:`PluginRefused` if it does not."""
+def paths(additional_config: object) -> tuple[Path, str | None]:
+    """Where ``--additional-config`` says the policy is, and where step statistics go (None:
+    nowhere); :class:`PluginRefused` if it does not say."""
     ours = additional_config.get("tidegate") if isinstance(additional_config, dict) else None
-    path = ours.get("policy") if isinstance(ours, dict) else None
-    if not isinstance(path, str) or not path:
+    ours = ours if isinstance(ours, dict) else {}
+    path, statistics = ours.get("policy"), ours.get("statistics")
+    if not isinstance(path, str) or not path or not isinstance(statistics, str | None):
         raise PluginRefused(
             "Tidegate's scheduler plug-in was not told where its policy is; start vLLM with "
             '--additional-config \'{"tidegate": {"policy": "PATH"}}\', a policy.json or the folder '
-            "of its shards."
+            'of its shards, and "statistics", if given, the path of a Unix datagram socket.'
         )
-    return Path(path)
+    return Path(path), statistics or None
 
 
 class TidegateMixin(_Scheduler):
@@ -69,14 +72,17 @@ class TidegateMixin(_Scheduler):
             output = super().schedule(throttle_prefills)
         finally:
             self.waiting.close()
-        tokens = output.total_num_scheduled_tokens
-        self._guarded(self.tidegate.end, tokens, otherwise=None)
+        self._guarded(self.tidegate.end, output.num_scheduled_tokens, otherwise=None)
         return output
 
     def add_request(self, request: VllmRequest) -> None:
         if request.request_id not in self.requests:
             self._guarded(self.tidegate.roster.arrived, request, otherwise=None)
         super().add_request(request)
+
+    def shutdown(self) -> None:
+        self._guarded(self.tidegate.close, otherwise=None)
+        super().shutdown()
 
     def _reserve_prefill_lookahead(
         self, request: VllmRequest, num_computed_tokens: int, num_new_tokens: int
@@ -114,5 +120,6 @@ class TidegateMixin(_Scheduler):
 
 def new_steering(scheduler: VllmScheduler) -> Steering:
     """What steers this scheduler."""
-    path = policy_path(scheduler.vllm_config.additional_config)
-    return Steering(scheduler, PolicyFile(path))
+    policy, statistics = paths(scheduler.vllm_config.additional_config)
+    reporter = StepReporter(statistics) if statistics else None
+    return Steering(scheduler, PolicyFile(policy), reporter)

@@ -23,12 +23,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tidegate.scheduling.contracts import SchedulingMode
-from tidegate.scheduling.plan_request import PlanRequest, StepPlan
+from tidegate.scheduling.plan_request import PlanRequest, StepPlan, StepState
 from tidegate.scheduling.step_plan import StepPlanner
 from tidegate.scheduling.step_policy import StepPolicy, compile_step_policy
 from tidegate.vllm_plugin.engine_view import EngineView
 from tidegate.vllm_plugin.policy_file import PolicyFile
 from tidegate.vllm_plugin.roster import Roster
+from tidegate.vllm_plugin.step_reporter import StepReporter
 from tidegate.vllm_plugin.vllm_types import VllmRequest, VllmScheduler
 
 logger = logging.getLogger(__name__)
@@ -59,10 +60,12 @@ class Steering:
         self,
         scheduler: VllmScheduler,
         policy: PolicyFile,
+        reporter: StepReporter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
         self._policy = policy
+        self._reporter = reporter
         self._clock = clock
         self.roster = Roster()
         self.view = EngineView(scheduler, self.roster)
@@ -77,11 +80,19 @@ class Steering:
         self._running: list[str] = []
         self._idle_since: float | None = None
         self._is_stale = True
+        self._state: StepState | None = None
+        self._steps = 0
+        self._plan_seconds = 0.0
 
     def begin(self) -> None:
         """Before ``schedule()``."""
+        began = time.perf_counter()
+        self._steps += 1
         self.plan, self.clipped = None, {}
-        now = self._clock()
+        self._plan_step(self._clock())
+        self._plan_seconds = time.perf_counter() - began
+
+    def _plan_step(self, now: float) -> None:
         self._take_up_policy(now)
         if self._is_stale:
             self.roster.rebuild(self.terms, self._scheduler)
@@ -91,7 +102,7 @@ class Steering:
         if self.terms is None or self._planner is None or not self._is_steered(now):
             self.counters.stock_steps += 1
             return
-        state = self.view.state(self.terms, now)
+        self._state = state = self.view.state(self.terms, now)
         if not state.running and not any(self.roster.lanes):
             self.counters.stock_steps += 1
             return
@@ -107,12 +118,31 @@ class Steering:
         self.counters.planned_steps += 1
         self.counters.vetoed.update([reason.value for reason in plan.vetoed.values()])
 
-    def end(self, scheduled_tokens: int) -> None:
+    def end(self, scheduled_tokens: Mapping[str, int]) -> None:
         """After ``schedule()``."""
         if scheduled_tokens or self.plan is None:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = self._clock()
+        if self._reporter is None:
+            return
+        planned = None
+        if self.plan is not None and self.terms is not None and self._state is not None:
+            planned = (self.terms, self._state, self.plan)
+        self._reporter.step(
+            scheduled_tokens,
+            self.roster,
+            planned,
+            step=self._steps,
+            policy_generation=self._policy.generation,
+            plan_seconds=self._plan_seconds,
+            failures_total=self.counters.failures.total(),
+        )
+
+    def close(self) -> None:
+        """The engine shuts down."""
+        if self._reporter is not None:
+            self._reporter.close()
 
     def failed(self, hook: str, error: Exception) -> None:
         """A hook raised: the rest of this step is stock."""
@@ -203,6 +233,10 @@ class Steering:
         if entry is None or self._planner is None:
             return
         one = entry.one
+        if self._reporter is not None:
+            beneficiary = self.plan.preempted_for.get(one.id) if self.plan else None
+            self._reporter.preempted(self.roster, one.id, beneficiary)
+        entry.reached = max(entry.reached, one.computed_tokens)
         one.computed_tokens = one.blocks = one.shared_blocks = 0
         one.total_tokens = request.num_tokens
         one.preemptions = request.num_preemptions

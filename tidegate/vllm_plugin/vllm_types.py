@@ -167,6 +167,10 @@ class VllmScheduler:
         """A request reaches the engine."""
         raise NotImplementedError
 
+    def shutdown(self) -> None:
+        """The engine ends."""
+        raise NotImplementedError
+
     def _reserve_prefill_lookahead(
         self, request: VllmRequest, num_computed_tokens: int, num_new_tokens: int
     ) -> int:

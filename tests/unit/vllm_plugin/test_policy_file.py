@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.vllm_plugin.mixin import PluginRefused, policy_path
+from tidegate.vllm_plugin.mixin import PluginRefused, paths
 from tidegate.vllm_plugin.policy_file import POLL_SECONDS, PolicyFile
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "contracts"
@@ -84,8 +84,17 @@ def test_an_empty_folder_is_an_error_and_no_more(tmp_path: Path) -> None:
     assert file.errors == 1
 
 
-@pytest.mark.parametrize("config", [None, {}, {"tidegate": "x"}, {"tidegate": {"policy": ""}}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        {},
+        {"tidegate": "x"},
+        {"tidegate": {"policy": ""}},
+        {"tidegate": {"policy": "/p", "statistics": 3}},
+    ],
+)
 def test_a_start_without_a_path_is_refused(config: object) -> None:
     with pytest.raises(PluginRefused, match="additional-config"):
-        policy_path(config)
-    assert policy_path({"tidegate": {"policy": "/p"}}) == Path("/p")
+        paths(config)
+    assert paths({"tidegate": {"policy": "/p"}}) == (Path("/p"), None)

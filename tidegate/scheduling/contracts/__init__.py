@@ -71,6 +71,13 @@ from tidegate.scheduling.contracts.status import (
     TenantStatus,
     TierStatus,
 )
+from tidegate.scheduling.contracts.step_statistics import (
+    STEP_STATISTICS_VERSION,
+    StepPool,
+    StepPreemption,
+    StepRequest,
+    StepStatistics,
+)
 
 __all__ = [
     "KEYS_VERSION",
@@ -80,6 +87,7 @@ __all__ = [
     "SCENARIO_VERSION",
     "SIMULATION_REPORT_VERSION",
     "STATUS_VERSION",
+    "STEP_STATISTICS_VERSION",
     "Arrival",
     "ArrivalProcess",
     "BetweenTiers",
@@ -118,6 +126,10 @@ __all__ = [
     "SimulationReport",
     "SloMetric",
     "SloObjective",
+    "StepPool",
+    "StepPreemption",
+    "StepRequest",
+    "StepStatistics",
     "Stop",
     "Task",
     "TenantLoad",
