@@ -46,6 +46,7 @@ class StepBudget:
         "_pairs",
         "_tokens",
         "granted",
+        "if_all_take_part",
         "left",
     )
 
@@ -53,6 +54,8 @@ class StepBudget:
         self.left = left
         """Tokens not granted yet."""
         self.granted = 0
+        self.if_all_take_part: StepBudget | None = None
+        """What holds in its place when those that stand back take part after all; None: this."""
         self._floor = floor
         self._model: StepTimeModel | None = None
         self._cap_seconds = 0.0
@@ -102,11 +105,14 @@ def step_budget(
     decoding: Sequence[Sequence[PlanRequest]],
     step_time: StepTimeModel | None,
     standing_back: Container[int] = (),
+    for_first_tier: bool = False,
 ) -> StepBudget:
     """The budget of a step in which those decode, by tier.
 
     Tiers that stand back take no time of it, until :meth:`StepBudget.add_decodes` says that they do
-    not; but a step with them is none without decodes.
+    not; but a step with them is none without decodes. ``for_first_tier``: they do so for a prompt
+    of the highest tier, which the cap on steps is for: the percent holds, so that the cap does not
+    cut in two what others were held up for.
     """
     engine = policy.engine
     decode_tokens = sum([one.decode_tokens for tier in decoding for one in tier])
@@ -118,6 +124,7 @@ def step_budget(
         for tier, those in zip(policy.tiers, decoding, strict=True)
         if those and tier.inter_token_seconds is not None
     ]
+    uncapped = for_first_tier and not caps
     if policy.step_seconds_cap is not None:
         caps.append(policy.step_seconds_cap)
     if not caps or step_time is None:
@@ -127,7 +134,11 @@ def step_budget(
     for tier, those in enumerate(decoding):
         if tier not in standing_back:
             budget.add_decodes(those)
-    return budget
+    if not uncapped:
+        return budget
+    first = StepBudget(min(policy.prefill_budget_tokens, room), 0)
+    first.if_all_take_part = budget
+    return first
 
 
 class PrefillShares:

@@ -75,6 +75,8 @@ class PrefillFill:
             for tier in standing_back:
                 self._wants_more[tier] = bool(self._lines[tier])
         else:
+            if self._budget.if_all_take_part is not None and not self._budget.granted:
+                self._budget = self._budget.if_all_take_part
             for tier in standing_back:
                 self._budget.add_decodes(decoding[tier])
             self._serve(standing_back)

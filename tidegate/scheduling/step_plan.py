@@ -98,7 +98,8 @@ class StepPlanner:
         self._grow(admission, running, decoding)
         back = self._standing_back(lines)
         if any(lines):
-            budget = step_budget(policy, decoding, state.step_time, back)
+            first = bool(back) and bool(lines[0])
+            budget = step_budget(policy, decoding, state.step_time, back, first)
             fill = PrefillFill(policy, plan, lines, self._shares, budget, admission, state.lookup)
             if not fill.fill(back, decoding):
                 back = ()

@@ -85,7 +85,8 @@ class StepPolicy:
     """Most steps in a row in which a tier stands back for protected prompts; 0: none ever does."""
     step_seconds_cap: float | None = None
     """On the predicted time of a step in which anything decodes, as an InterTokenLatency objective
-    of all tiers would; None: those of the tiers alone."""
+    of all tiers would, but that it does not bind the highest tier's prompts while others stand
+    back for them; None: those of the tiers alone."""
     cache_hold_seconds: float = 600.0
     """How long the cached blocks of a pool without requests count as its own."""
 

@@ -234,3 +234,30 @@ def test_nothing_is_withheld_for_one_that_cannot_enter() -> None:
     host.step(2)
     host.add("t3", 400, 2)
     assert host.step().grants == {low.id: 614}
+
+
+def test_a_cap_does_not_cut_the_prompt_in_two_for_which_others_stand_back() -> None:
+    policy = replace(paced(None), step_seconds_cap=0.05)
+    host = StepHost(policy, step_time=Linear())
+    host.add("t3", 20, 1_000)
+    host.step(2)
+    first = host.add("t0", 1_600, 2).request
+    plan = host.step()
+    assert plan.grants == {first.id: 1_600}
+    assert plan.paused == {"r0"}
+    second = host.add("t1", 1_600, 2).request
+    assert host.step().grants[second.id] < 1_000
+
+
+def test_the_cap_holds_again_when_nobody_stands_back_after_all() -> None:
+    policy = replace(paced(None), step_seconds_cap=0.05)
+    capped = step_budget(policy, [[], [], [], [decode(3)]], Linear(), [3])
+    first = step_budget(policy, [[], [], [], [decode(3)]], Linear(), [3], True)
+    assert first.most(0, 8_000) == policy.prefill_budget_tokens
+    assert first.if_all_take_part is not None
+    assert first.if_all_take_part.most(0, 8_000) == capped.most(0, 8_000) < 1_000
+
+
+def test_an_objective_for_tokens_binds_the_first_tier_too() -> None:
+    budget = step_budget(paced(0.05), [[decode(0)], [], [], [decode(3)]], Linear(), [3], True)
+    assert budget.most(0, 8_000) < 1_000
