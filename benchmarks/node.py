@@ -34,7 +34,7 @@ from tidegate.simulator.simulation.system import Scheduling, System
 from tidegate.simulator.workloads.client import Workload
 from tidegate.simulator.workloads.mixed_node import FULL, HALF, TIERS, MixedLoad, mixed_node
 
-MEASURED_SECONDS = 3_800.0
+MEASURED_SECONDS = 4_000.0
 """So that at least 1,300 requests of T0 arrive."""
 RIVAL_SHARE = 0.4
 """Of that time, for systems that no aim is about."""
