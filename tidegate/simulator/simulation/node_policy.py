@@ -1,6 +1,6 @@
 """The policy of source 000's node, and the systems that serve it: one engine or several.
 
-Terms from source 000 (restated in docs/design): T0 and T1 share a protected KV pool of 70%, T2 has
+Terms from source 000: T0 and T1 share a protected KV pool of 70%, T2 has
 20% and T3 10%, both evictable; prefills get 30% of a step. Reservations are this project's choice:
 T0 30%, T1 20%, T2 10%, T3 10% of the engine's service.
 """
