@@ -44,7 +44,9 @@ def read_tags(xargs: Mapping[str, Any] | None) -> RequestTags | None:
     numbers = (xargs.get(WEIGHT, 1), xargs.get(EXPECTED, 0), 0 if sequence is None else sequence)
     if not isinstance(tier, str) or not all(type(number) is int for number in numbers):
         return None
-    weight, expected, _ = numbers
+    weight, expected, place = numbers
+    if place < 0:
+        return None
     return RequestTags(
         tier=tier,
         tenant=str(xargs.get(TENANT, "")),

@@ -33,6 +33,7 @@ def test_the_tier_alone_will_do() -> None:
         {"tidegate_tier": ["t0"]},
         {"tidegate_tier": "t0", "tidegate_sequence": "7"},
         {"tidegate_tier": "t0", "tidegate_sequence": 7.5},
+        {"tidegate_tier": "t0", "tidegate_sequence": -1},
         {"tidegate_tier": "t0", "tidegate_weight": True},
         {"tidegate_tier": "t0", "tidegate_expected_tokens": [1]},
     ],
