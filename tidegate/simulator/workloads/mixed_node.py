@@ -1,10 +1,10 @@
 """The mixed node of source 000: conversation, agents, batch and free traffic on one 8xH100 node.
 
-As issue 4 fixes it: T0 sessions of 11 turns (400 + 1,600 tokens a
-turn up to 18K, output about 350, think 20 s), T1 agents of 12 turns (2K + 1.5K a turn, output 200,
-think 2 s), T2 prompts log-uniform 8..32K with output 600, T3 prompts log-normal about 800 with
-output 600. T0 and T1 arrive as sessions; T2 and T3 are closed loops that keep ``t2_in_flight`` and
-``t3_in_flight`` requests under way, or Poisson (T2 in geometric bursts) where a rate is given.
+As issue 4 fixes it: T0 sessions of 11 turns (400 + 1,600 tokens a turn up to 18K, output about 350,
+think 20 s), T1 agents of 12 turns (2K + 1.5K a turn, output 200, think 2 s), T2 prompts log-uniform
+8..32K with output 600, T3 prompts log-normal about 800 with output 600. T0 and T1 arrive as
+sessions; T2 and T3 are closed loops that keep ``t2_in_flight`` and ``t3_in_flight`` requests under
+way, or Poisson (T2 in geometric bursts) where a rate is given.
 
 Not given there, chosen here: output lengths are log-normal with a sigma of 0.5 (0.7 for T3's
 prompts), cut at 2,048; the number of tenants of each tier.
