@@ -262,6 +262,48 @@ def _bookkeeping_is_true(host: SchedulerHost) -> None:
 
 
 @case
+def a_victim_stays_out_for_its_back_off(bench: Bench) -> None:
+    """Half a second is 25 steps here; the seat that it gave up is free long before."""
+    wait = {"evictable": True, "backoff_per_queued_request_seconds": 1.0}
+    host = bench.host(policy([tier("t0", 300), tier("t3", 0, preemption=wait)]), max_num_seqs=2)
+    for i in range(2):
+        host.add(f"t3-{i}", 20, 100, "t3")
+    for _ in range(3):
+        host.step()
+    host.add("t0", 20, 2, "t0")
+    host.step()
+    (victim,) = host.steps[-1].preempted
+    preempted = host.calls
+    while victim not in host.running:
+        host.step()
+    assert 24 <= host.calls - preempted <= 28
+    assert host.requests["t0"].is_finished()
+
+
+@case
+def in_a_stock_step_the_victim_is_still_of_the_lowest_tier(bench: Bench) -> None:
+    """Stock evicts whom it let in last: here that is a T0, were the list not kept in order."""
+    host = bench.host(policy(), blocks=40)
+    for i in range(5):
+        host.add(f"t3-{i}", 100, 300, "t3")
+    for _ in range(3):
+        host.step()
+    host.add("t0", 100, 300, "t0")
+    for _ in range(3):
+        host.step()
+    assert "t0" in host.running
+
+    def fails(state: object) -> None:
+        raise ValueError("no plan, on purpose")
+
+    host.scheduler.tidegate._planner.plan = fails
+    while not host.steps[-1].preempted:
+        host.step()
+    assert host.steps[-1].preempted[0].startswith("t3")
+    assert host.scheduler.tidegate.plan is None
+
+
+@case
 def a_flood_borrows_what_is_unused_and_gives_it_back(bench: Bench) -> None:
     """T0 owns 60 of 100 blocks, T2 owns 40 and may borrow 30."""
     host = bench.host(pools(60, 40, borrow_limit_percent=30), blocks=100)
