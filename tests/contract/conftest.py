@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from support.crd_api import Api
-from tidegate_operator.api.crd import KINDS
 
 from tidegate.local_cluster.control_plane import ControlPlane
+from tidegate.local_cluster.deploy import Source, apply_crds
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,11 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def crds(api_server: ControlPlane) -> ControlPlane:
     """The API server with our CRDs, applied as a user would."""
-    applied = api_server.kubectl("apply", "--server-side", "-k", str(ROOT / "crds"))
-    assert applied.returncode == 0, applied.stderr
-    names = [f"crd/{kind.plural}.tidegate.io" for kind in KINDS.values()]
-    waited = api_server.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
-    assert waited.returncode == 0, waited.stderr
+    apply_crds(api_server.kubectl, Source(ROOT))
     return api_server
 
 

@@ -64,9 +64,7 @@ def deploy(
 ) -> None:
     """Applies everything and waits for the pools. Raises LocalClusterError with kubectl's words."""
     on_step("applying crds/")
-    _apply(kubectl, source.crds)
-    names = _checked(kubectl("get", "-k", str(source.crds), "-o", "name")).split()
-    _checked(kubectl("wait", "--for=condition=Established", "--timeout=60s", *names))
+    apply_crds(kubectl, source)
     on_step("applying manifests/")
     _apply(kubectl, source.manifests)
     on_step("applying examples/quickstart/")
@@ -74,16 +72,28 @@ def deploy(
     _wait_for_pools(kubectl, on_step, time.monotonic() + wait_seconds)
 
 
+def apply_crds(kubectl: Kubectl, source: Source) -> None:
+    """Applies the CRDs and waits until they are Established."""
+    _apply(kubectl, source.crds)
+    names = _checked(kubectl("get", "-k", str(source.crds), "-o", "name")).split()
+    # `wait` fails on a CRD so young that its conditions are null.
+    _checked(_patiently(kubectl, "wait", "--for=condition=Established", "--timeout=60s", *names))
+
+
 def _apply(kubectl: Kubectl, folder: Path) -> None:
-    arguments = ("apply", "--server-side", f"--field-manager={FIELD_MANAGER}", "-k", str(folder))
     # A namespace, a CRD or a quota that was made a moment ago may not be known everywhere yet.
-    for pause in (0.5, 2.0, None):
+    manager = f"--field-manager={FIELD_MANAGER}"
+    _checked(_patiently(kubectl, "apply", "--server-side", manager, "-k", str(folder)))
+
+
+def _patiently(kubectl: Kubectl, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The first success of three, else the last failure."""
+    for pause in (0.5, 2.0):
         done = kubectl(*arguments)
         if done.returncode == 0:
-            return
-        if pause is not None:
-            time.sleep(pause)
-    raise LocalClusterError(f"kubectl apply -k {folder} failed: {done.stderr.strip()}")
+            return done
+        time.sleep(pause)
+    return kubectl(*arguments)
 
 
 def _checked(done: "subprocess.CompletedProcess[str]") -> str:

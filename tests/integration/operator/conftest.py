@@ -10,6 +10,7 @@ from support.operator_cluster import ROOT, OperatorCluster
 from tidegate_operator.kube import Kube, load_configuration
 
 from tidegate.local_cluster.control_plane import ControlPlane
+from tidegate.local_cluster.deploy import Source, apply_crds
 
 _numbers = itertools.count(1)
 
@@ -17,13 +18,9 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def installed(control_plane: ControlPlane) -> ControlPlane:
     """`crds/` and `manifests/` applied as a user would."""
-    for folder in ("crds", "manifests"):
-        done = control_plane.kubectl("apply", "--server-side", "-k", str(ROOT / folder))
-        assert done.returncode == 0, done.stderr
-        waited = control_plane.kubectl(
-            "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"
-        )
-        assert waited.returncode == 0, waited.stderr
+    apply_crds(control_plane.kubectl, Source(ROOT))
+    done = control_plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests"))
+    assert done.returncode == 0, done.stderr
     return control_plane
 
 
