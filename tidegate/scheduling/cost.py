@@ -1,6 +1,4 @@
-"""What a request costs, before it has run and after.
-
-Units: a tier's ``fairness.unit``. ``Requests``: 1 each. ``Tokens``: prompt and output tokens.
+"""How much output to expect of a request when it is charged.
 
 A request is charged at dispatch, when its output length is not known. What is charged then is the
 *mean* of the tenant's last 32 output lengths (the tier's mean until there are some, then a prior):
@@ -12,8 +10,6 @@ the most it may produce would punish a client that leaves ``max_tokens`` alone.
 from __future__ import annotations
 
 from collections import deque
-
-from tidegate.scheduling.contracts import FairnessUnit
 
 MEAN_OVER = 32
 PRIOR_OUTPUT_TOKENS = 256
@@ -51,8 +47,3 @@ def predicted_output_tokens(
     if mean is None:
         mean = PRIOR_OUTPUT_TOKENS
     return min(mean, max_output_tokens)
-
-
-def cost(unit: FairnessUnit, tokens: float) -> float:
-    """Cost of a request that the engine works on, in the tier's unit."""
-    return 1.0 if unit is FairnessUnit.REQUESTS else tokens

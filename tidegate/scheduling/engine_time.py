@@ -174,16 +174,12 @@ class EnginePace:
         output_tokens: float,
         cached_tokens: int = 0,
         tokens_per_step: float = 1.0,
-        drafted_tokens: float = 0.0,
     ) -> float:
-        """What a request will have been charged at its end, in seconds of EngineTime.
-
-        ``tokens_per_step``: accepted ones of its own; ``drafted_tokens``: verified beside each.
-        """
+        """What a request will have been charged at its end, in seconds of EngineTime."""
         c0, token, _, row, kv_token, _ = self.fit.coefficients
         steps = max(output_tokens - 1, 0) / tokens_per_step
         context = prompt_tokens + output_tokens / 2
-        decode = token * (1 + drafted_tokens) + row + kv_token * context
+        decode = token + row + kv_token * context
         shared = c0 / max(self.decode_rows, 1.0)
         return self._prefill(prompt_tokens, cached_tokens)[1] + steps * (decode + shared)
 

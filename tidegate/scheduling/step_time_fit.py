@@ -31,7 +31,6 @@ from Vidur's published profile (MLSys 2024; Llama-2-70b-hf, H100) and the hardwa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 from operator import mul
 from typing import NamedTuple
@@ -91,10 +90,8 @@ class StepTimeFit:
 
     __slots__ = ("_covariance", "_least", "coefficients", "observed")
 
-    def __init__(self, prior_seconds: Sequence[float] = PRIOR_SECONDS) -> None:
-        if len(prior_seconds) != _N or min(prior_seconds) <= 0:
-            raise ValueError(f"a prior is {_N} positive coefficients")
-        self.coefficients = list(prior_seconds)
+    def __init__(self) -> None:
+        self.coefficients = list(PRIOR_SECONDS)
         """Seconds of c0, a token, a pair, a decode row, a KV token read, an encoder token."""
         self.observed = 0
         """Steps seen; before the first the scale is a guess."""

@@ -230,6 +230,3 @@ def test_more_to_do_never_takes_less_time(
     assert pace.engine_seconds(prompt, output, cached_tokens=prompt) <= pace.engine_seconds(
         prompt, output
     )
-    assert pace.engine_seconds(prompt, output, 0, 2.0, 3.0) >= pace.engine_seconds(
-        prompt, output, 0, 2.0
-    )

@@ -125,12 +125,6 @@ def test_a_step_without_duration_is_no_measurement() -> None:
     assert (fit.observed, fit.coefficients) == (0, list(PRIOR_SECONDS))
 
 
-def test_a_prior_is_six_positive_coefficients() -> None:
-    for prior in ((1.0,), (1.0, 1.0, 1.0, 0.0, 1.0, 1.0)):
-        with pytest.raises(ValueError, match="prior"):
-            StepTimeFit(prior)
-
-
 def test_work_adds_up() -> None:
     whole = prefill_work(3000, 500)
     assert prefill_work(1000, 500).plus(prefill_work(2000, 1500)) == whole
