@@ -12,7 +12,7 @@ Invariant: each reservation is settled or released exactly once, when its reques
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable
 from math import inf
 
 from tidegate.scheduling.contracts import OnExceed
@@ -25,18 +25,18 @@ from tidegate.scheduling.rate_limit import RateLimiter, Reservation
 from tidegate.scheduling.request import Refusal, Request
 from tidegate.scheduling.state import TenantState
 from tidegate.scheduling.tenant_averages import RESERVATION_PERCENT, output_quantile_tokens
-from tidegate.scheduling.throttle import Throttle
 
 
 class Admission:
     """Of one scheduler."""
 
-    __slots__ = ("_outlook", "_pace", "_reservations", "_throttles", "enforced", "limiter")
+    __slots__ = ("_clocks", "_outlook", "_pace", "_reservations", "enforced", "limiter")
 
     def __init__(self, outlook: Outlook, pace: EnginePace) -> None:
         self._outlook = outlook
         self._pace = pace
-        self._throttles: dict[str, Throttle] = {}
+        self._clocks: Clocks | None = None
+        """When a limit was last asked."""
         self._reservations: dict[str, Reservation] = {}
         self.limiter = RateLimiter()
         self.enforced = True
@@ -70,10 +70,16 @@ class Admission:
         """Whether any reservation waits for its end."""
         return bool(self._reservations)
 
-    def forget(self, tenants: Set[str]) -> None:
-        """Only these are left."""
-        for name in self._throttles.keys() - tenants:
-            del self._throttles[name]
+    def forget_unused(self, tenants: Iterable[TenantState], now: float) -> None:
+        """These are all; counters of no limit of theirs go once nothing counts in them; O(n)."""
+        if (last := self._clocks) is None:
+            return
+        in_force = {
+            (tenant.name, limit.name, limit.per)
+            for tenant in tenants
+            for limit in tenant.rate_limits
+        }
+        self.limiter.forget_unused(Clocks(now, last.utc + now - last.now), in_force)
 
     def _above_prompt_limit(self, request: Request, tenant: TenantState) -> Refusal | None:
         verdict = judge(tenant.tier.policy.prompt_limit, request.prompt_tokens, self._pace)
@@ -94,10 +100,7 @@ class Admission:
             target = min(target, request.deadline - now)
         if target == inf:
             return None
-        throttle = self._throttles.get(tenant.name)
-        if throttle is None:
-            throttle = self._throttles[tenant.name] = Throttle()
-        seconds = throttle.refusal_seconds(
+        seconds = tenant.throttle.refusal_seconds(
             self._outlook.forecast_wait(request, tenant, now),
             self._outlook.first_token_seconds(request, tenant),
             target,
@@ -110,6 +113,7 @@ class Admission:
         ]
         if not limits:
             return None
+        self._clocks = clocks
         output_tokens = output_quantile_tokens(
             RESERVATION_PERCENT, request.max_output_tokens, tenant.averages, tenant.tier.averages
         )

@@ -166,10 +166,10 @@ class DeficitRoundRobin(Generic[T]):
             self._start_turn(account)
 
     def set_weight(self, account: Account[T], weight: int) -> None:
-        """From now on; what it owes, in units of cost, stays what it was."""
+        """From now on; what it owes, in units of cost, stays, and of a credit up to a quantum."""
         debt = self.debt(account)
         account.weight = weight
-        tag = self.virtual_time + debt / weight
+        tag = self.virtual_time + max(debt / weight, -self._quantum)
         account.left_at += tag - account.tag
         account.tag = tag
         if account.entry is not None:

@@ -5,8 +5,9 @@ Use: the host tells of arrivals, dispatches and ends; ``waiting_time`` asks. O(1
 Theory. A full engine takes work at the rate at which it ends work (R): the cost of what ended while
 something waited, over that time, the time since the last dispatch included, so that a queue which
 stands still is a slow one. Only a wait that an end cut short is measured: while the seats of an
-idle engine fill, dispatches wait for each other's prefills, which says nothing about a full one. R
-is averaged over dispatches, not over time, and so forgets as fast as it learns.
+idle engine fill, dispatches wait for each other's prefills, which says nothing about a full one. An
+end without any work (refused by the engine, put back) is none: it took no time. R is averaged over
+dispatches, not over time, and so forgets as fast as it learns.
 
 An engine that is not full takes at once what it has room for: what it can hold, less what is in
 flight. What it can hold is the cost in flight at which dispatches waited for ends, and at least the
@@ -40,7 +41,7 @@ class ServiceRate:
         self._waiting_since: float | None = None
         """Something waits, and that long nothing was dispatched."""
         self._ended = 0.0
-        """Cost that ended since then."""
+        """Cost that the engine ended since then."""
         self._in_flight = 0.0
         self._holds = 0.0
 
@@ -72,10 +73,11 @@ class ServiceRate:
         self._holds = max(self._holds, self._in_flight)
         self._waiting_since = now if others_wait else None
 
-    def ended(self, cost: float) -> None:
-        """A dispatched request of this cost is out of flight."""
+    def ended(self, cost: float, served: bool = True) -> None:
+        """A dispatched request of this cost is out of flight; ``served``: by work of the engine."""
         self._in_flight = max(self._in_flight - cost, 0.0)
-        self._ended += cost
+        if served:
+            self._ended += cost
 
     def restart(self, in_flight: float) -> None:
         """What is in flight, counted anew."""

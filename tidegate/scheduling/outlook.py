@@ -80,12 +80,11 @@ class Outlook:
             self._loads[name].offered_per_second = offered.per_second(now)
         mine, weight = self._loads[tenant.tier.name], tenant.account.weight
         others = [load for load in self._loads.values() if load is not mine]
-        own = tenant.queued_cost + self._debt(request, tenant)
         joins = 0 if tenant.queue.size + tenant.in_flight else weight
         mine.active_weight += joins
         rate = self._rate.per_second(now)
         forecast = waiting_time.predict(
-            own,
+            tenant.queued_cost,
             weight,
             mine,
             others,
@@ -93,6 +92,7 @@ class Outlook:
             self._weighted,
             self._rate.room,
             prefill_ratio(self._pace, request, tenant),
+            self._debt(request, tenant),
         )
         mine.active_weight -= joins
         return forecast
@@ -150,7 +150,7 @@ class Outlook:
         request = job.request
         if not job.started:
             self._unstarted_tokens -= request.prompt_tokens
-        self._rate.ended(job.expected_cost)
+        self._rate.ended(job.expected_cost, served=job.started or usage is not None)
         self._left(job.tenant)
         if usage is None:
             return

@@ -30,7 +30,7 @@ restart. Source: public cases O3, O6, O7, O9; windows: ``rolling_window``, ``cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -92,12 +92,15 @@ class Reservation:
         self.tokens = tokens
 
 
+WindowKey = tuple[str, str, LimitWindow]
+"""Tenant, name of the limit, and window."""
+
+
 class RateLimiter:
     """All limits of all tenants of one scheduler."""
 
     def __init__(self) -> None:
-        self.windows: dict[tuple[str, str, LimitWindow], Window] = {}
-        """By tenant, name of the limit, and window."""
+        self.windows: dict[WindowKey, Window] = {}
 
     def reserve(
         self, tenant: str, limits: Iterable[RateLimit], tokens: int, clocks: Clocks
@@ -145,9 +148,11 @@ class RateLimiter:
                 tokens = _tighter(tokens, limit.tokens, taken_tokens, reset)
         return requests, tokens
 
-    def forget_unused(self, clocks: Clocks) -> None:
-        """Let go of counters in which nothing counts any more (of tenants that left); O(n)."""
+    def forget_unused(self, clocks: Clocks, in_force: Container[WindowKey] = ()) -> None:
+        """Let go of counters in which nothing counts, but of limits ``in_force``; O(n)."""
         for key, window in list(self.windows.items()):
+            if key in in_force:
+                continue
             window.advance(clocks)
             if window.taken == (0, 0):
                 del self.windows[key]

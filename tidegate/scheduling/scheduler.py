@@ -248,7 +248,7 @@ class Scheduler:
         for job in self._jobs.values():
             if job.waiting:
                 self._watch(job)
-        self._look_out(policy)
+        self._look_out(policy, now)
         return ended
 
     def retry_after_seconds(self, name: str, now: float) -> int:
@@ -365,7 +365,7 @@ class Scheduler:
             outcome = Outcome.DEADLINE_EXCEEDED if by_deadline else Outcome.QUEUE_WAIT_EXCEEDED
             self._expired.append((job.request, outcome))
 
-    def _look_out(self, policy: Policy) -> None:
+    def _look_out(self, policy: Policy, now: float) -> None:
         """Follow what waits and runs only for a policy that asks for it."""
         self._in_shadow = policy.scheduling_mode is SchedulingMode.SHADOW
         self._admission.enforced = not self._in_shadow
@@ -382,9 +382,9 @@ class Scheduler:
             or any(tenant.rate_limits for tenant in policy.tenants)
             or self._admission.holds_any
         )
+        self._admission.forget_unused(self._roster.tenants.values(), now)
         if self._looks_out:
             self._outlook.apply_policy(policy, self._roster.tenants.values(), self._jobs.values())
-            self._admission.forget(self._roster.tenants.keys())
 
 
 def _arrived(job: Job) -> int:

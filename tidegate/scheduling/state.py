@@ -22,6 +22,7 @@ from tidegate.scheduling.lazy_heap import Entry
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.tenant_averages import Averages
 from tidegate.scheduling.tenant_queue import TenantQueue
+from tidegate.scheduling.throttle import Throttle
 from tidegate.scheduling.tier_account import TierAccount
 
 
@@ -143,6 +144,7 @@ class TenantState:
         "queued_cost",
         "rate_limits",
         "service",
+        "throttle",
         "tier",
     )
 
@@ -162,6 +164,7 @@ class TenantState:
         self.queued_cost = 0.0
         """What all that waits is expected to cost; kept by the outlook."""
         self.drain_rate = DrainRate()
+        self.throttle = Throttle()
         self.service = ServiceTotal()
         self.set_policy(policy)
 

@@ -60,7 +60,8 @@ class Throttle:
         self.refusing = wait > 0 and wait + first_token_seconds > threshold * target
         if not self.refusing:
             return None
-        return _retry_seconds(forecast, ACCEPT_BELOW * target - first_token_seconds)
+        # Rounding must not ask for less than no wait.
+        return _retry_seconds(forecast, max(ACCEPT_BELOW * target - first_token_seconds, 0.0))
 
 
 def _retry_seconds(forecast: WaitForecast, most_wait_seconds: float) -> int:

@@ -64,6 +64,8 @@ class Tiers(Generic[T]):
             rank = 0 if weighted else -policy.priority
             turn = self._turns.setdefault(rank, Turn())
             tier.share.join(turn, rank, policy.weight if weighted else 1)
+        for tier in self._tiers:
+            tier.shares = False  # of those that left, requests may still be in flight
         self._tiers = [tier for tier, _ in tiers]
         ranks = Counter(tier.share.rank for tier in self._tiers)
         for tier in self._tiers:

@@ -8,9 +8,9 @@ Theory
 A fluid model of what the scheduler does, in its own unit of cost (tokens, or EngineTime), at the
 rate R at which the engine was seen to take work while work waited. A request waits for
 
-* *own*: what its own tenant has queued before it, and what that owes the round robin;
-* what the tenants beside it in its tier get meanwhile: each its weight's share, but not more than
-  they have and are sent meanwhile;
+* *own*: what its own tenant has queued before it;
+* what the tenants beside it in its tier get meanwhile: each its weight's share of that and of what
+  its tenant owes the round robin, but not more than they have and are sent meanwhile;
 * what its tier must yield. Strict: all that tiers of higher priority have and are sent, and the
   reservations of lower tiers that wait; an equal tier takes as much as this one. Weighted: each
   other tier its share of the excess. Neither more than they have and are sent meanwhile.
@@ -73,6 +73,8 @@ class WaitForecast:
     """Of one request."""
 
     own: float
+    debt: float
+    """Of its tenant: its neighbours are given their shares of that too."""
     neighbours: Sharer
     """The other tenants of its tier."""
     tiers: tuple[Sharer, ...]
@@ -115,8 +117,8 @@ class WaitForecast:
 
     def _work(self, left: float, fade: float, wait: float) -> tuple[float, float]:
         """Cost that is served within ``wait``, and of that its tier's; ``left`` of what waits."""
-        own = self.own * left
-        mine = own + _taken(self.neighbours, own, left, fade, wait)
+        own, debt = self.own * left, self.debt * left
+        mine = own + _taken(self.neighbours, own + debt, left, fade, wait)
         shared = sum([_taken(tier, mine, left, fade, wait) for tier in self.tiers])
         return self.ahead * left + mine + shared, mine
 
@@ -127,7 +129,7 @@ def _taken(sharer: Sharer, served: float, left: float, fade: float, wait: float)
     return min(most, served * sharer.ratio)
 
 
-NO_WAIT = WaitForecast(0.0, Sharer(0.0, 0.0, 0.0), (), 0.0, 0.0, 1.0, 0.0, inf)
+NO_WAIT = WaitForecast(0.0, 0.0, Sharer(0.0, 0.0, 0.0), (), 0.0, 0.0, 1.0, 0.0, inf)
 
 
 def predict(
@@ -139,11 +141,13 @@ def predict(
     weighted: bool,
     room: float = 0.0,
     room_ratio: float = 1.0,
+    debt: float = 0.0,
 ) -> WaitForecast:
-    """The forecast for a request behind ``own`` cost of its tenant (queued, and its debt).
+    """The forecast for a request behind ``own`` cost that its tenant has queued.
 
     ``rate``: R (None: not measured, and nothing is predicted); ``weighted``: between the tiers;
-    ``room``: of ``ServiceRate``; ``room_ratio``: the part of costs that is prefill.
+    ``room``: of ``ServiceRate``; ``room_ratio``: the part of costs that is prefill; ``debt``: what
+    its tenant owes the round robin of its tier.
     """
     if rate is None:
         return NO_WAIT
@@ -154,6 +158,7 @@ def predict(
     taking_turns, higher, left = _between_tiers(tier, others, waiting, rate, weighted)
     return WaitForecast(
         own,
+        debt,
         Sharer(max(tier.queued - own, 0.0), sent, beside / tenant_weight),
         taking_turns,
         sum([other.queued for other in higher]),

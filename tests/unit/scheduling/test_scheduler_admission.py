@@ -294,3 +294,68 @@ def test_a_refused_request_leaves_nothing_behind(build: SimpleNamespace) -> None
     assert scheduler.next(0.0) is not None
     sent(scheduler, build.request("a1", "a", 40, 40), 0.0)
     assert (scheduler.queued(), scheduler.in_flight()) == (1, 1)
+
+
+def test_a_tenant_that_owes_only_those_who_left_is_not_throttled(build: SimpleNamespace) -> None:
+    scheduler = busy(build)
+    for i in range(199):
+        assert scheduler.cancel(f"n{i + 200}", 20.0)
+    large = build.request("large", "quiet", 20_000)
+    now = 20.0
+    for _ in range(2):
+        if large.dispatched is None and scheduler.queued() == 1:
+            sent(scheduler, large, now)
+        served = scheduler.next(now)
+        assert served is not None
+        now += 0.1
+        scheduler.finish(served.id, Usage(served.prompt_tokens, 100), now)
+    assert scheduler.queued() == 0
+    sent(scheduler, build.request("next", "quiet"), now)
+
+
+@pytest.mark.parametrize("put_back", [True, False], ids=["put back", "given up"])
+def test_requests_that_the_engine_refuses_are_no_service(
+    build: SimpleNamespace, put_back: bool
+) -> None:
+    scheduler, now = busy(build), 20.0
+    for _ in range(100):
+        now += 1e-3
+        request = scheduler.next(now)
+        assert request is not None
+        if put_back:
+            assert scheduler.requeue(request.id, now) is None
+        else:
+            scheduler.finish(request.id, None, now)
+    # Ten a second, whoever asks: 100 or 200 still wait.
+    assert scheduler.submit(build.request("more", "noisy"), now) is Outcome.THROTTLED
+
+
+def test_counters_of_tenants_that_left_are_let_go_once_nothing_counts(
+    build: SimpleNamespace,
+) -> None:
+    day = RateLimit("day", LimitWindow.DAY, requests=1)
+    tiers = [build.tier(rate_limits=(MINUTE, day))]
+    noon = 86_400 * 20_000.5
+    scheduler = Scheduler(build.policy(tiers, {"a": {}}), 0.0)
+    for generation in range(2, 102):
+        now = float(generation)
+        name = f"t{generation}"
+        scheduler.apply_policy(build.policy(tiers, {"a": {}, name: {}}, generation), now)
+        assert scheduler.submit(build.request(name, name, 10, 10), now, noon + now) is None
+        scheduler.cancel(name, now)
+    assert scheduler.submit(build.request("a0", "a", 10, 10), 102.0, noon + 102) is None
+    assert scheduler.next(102.0) is not None
+    scheduler.finish("a0", Usage(10, 10), 102.0)
+    windows = scheduler._admission.limiter.windows
+    # Nothing counts of what was cancelled.
+    assert {key[0] for key in windows} == {"t101", "a"}
+
+    # What still counts is kept for a tenant that comes back, until the day is over.
+    scheduler.apply_policy(build.policy(tiers, {}, 103), 103.0)
+    scheduler.apply_policy(build.policy(tiers, {"a": {}}, 104), 104.0)
+    again = build.request("a1", "a", 1, 1)
+    assert scheduler.submit(again, 104.0, noon + 104) is Outcome.RATE_LIMITED
+    scheduler.apply_policy(build.policy(tiers, {}, 105), 43_000.0)
+    assert {key[1] for key in windows} == {"day"}
+    scheduler.apply_policy(build.policy(tiers, {}, 106), 43_300.0)
+    assert not windows

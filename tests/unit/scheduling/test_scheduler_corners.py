@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tidegate.scheduling.contracts import QueueLimits, SchedulingMode
-from tidegate.scheduling.deficit_round_robin import difference_bound
+from tidegate.scheduling.deficit_round_robin import TURNS, difference_bound
 from tidegate.scheduling.request import Usage
 from tidegate.scheduling.scheduler import Scheduler
 
@@ -158,3 +158,17 @@ def test_put_back_twice_in_arrival_order(build: SimpleNamespace) -> None:
         assert scheduler.requeue("b0", 1.0) is None
     order = [scheduler.next(2.0) for _ in range(4)]
     assert [request.id for request in order if request] == ["b0", "a0", "a1", "b1"]
+
+
+def test_a_weight_taken_away_takes_the_credit_that_it_gave(build: SimpleNamespace) -> None:
+    """A credit of a quantum at weight 1000 is not a thousand at weight 1."""
+    bench = Bench(build, 2_000, a=1000, b=1)
+    bench.send("b", 100, 100)
+    bench.run(50)
+    bench.send("a", 100, 5_000)
+    tier = build.tier(unit="Tokens", quantum=2_000, queue=NO_LIMIT)
+    bench.scheduler.apply_policy(build.policy([tier], {"a": {}, "b": {}}, generation=2), 0.0)
+    bench.weights["a"] = 1
+    while bench.run() == "a":
+        pass
+    assert bench.served["a"] <= 2_000 + 2 * 2_000 / TURNS

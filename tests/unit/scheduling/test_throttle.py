@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import ceil
 
 import pytest
 from hypothesis import given
@@ -83,6 +84,14 @@ def test_a_prompt_too_long_for_the_target_is_not_refused_for_that() -> None:
     assert throttle.refusal_seconds(NO_WAIT, 60.0, TARGET) is None
 
 
+def test_retry_after_does_not_ask_for_less_than_no_wait() -> None:
+    """Three tenths of all lengths in tenths of a second are less than 0.8 of themselves / 0.8."""
+    for tenths in range(1, 300):
+        prefill = tenths / 10
+        seconds = Throttle().refusal_seconds(behind(1000 * prefill), prefill, 0.001)
+        assert seconds == max(1, ceil(prefill))
+
+
 def test_nobody_is_refused_who_would_not_wait() -> None:
     for tenths in range(1, 2000):
         throttle = Throttle()
@@ -121,7 +130,7 @@ def test_retry_after_is_true_and_the_least(
     )
     if seconds is None:
         return
-    room = ACCEPT_BELOW * judged - first_token
+    room = max(ACCEPT_BELOW * judged - first_token, 0.0)
     assert 1 <= seconds <= MAX_RETRY_SECONDS
     if seconds < MAX_RETRY_SECONDS:
         assert forecast.seconds(seconds) <= room

@@ -152,3 +152,25 @@ def check_bound(draw: random.Random) -> None:
                 (largest[i], policies[i].weight), (largest[j], policies[j].weight)
             )
             assert max(lead) - min(lead) <= bound * (1 + 1e-9)
+
+
+def test_what_a_tier_that_left_still_runs_moves_nobodys_turn(build: SimpleNamespace) -> None:
+    tiers = [build.tier("t0"), build.tier("t1"), build.tier("gone")]
+    scheduler = backlogged(build, tiers, count=10)
+    flying = []
+    while not any(request.tenant == "in-gone" for request in flying):
+        request = scheduler.next(1.0)
+        assert request is not None
+        flying.append(request)
+    tenants = {f"in-{tier.name}": tier.name for tier in tiers[:2]}
+    scheduler.apply_policy(
+        build.policy(tiers[:2], tenants, generation=2, between_tiers=BetweenTiers.WEIGHTED), 1.0
+    )
+    while (request := scheduler.next(1.0)) is not None:
+        flying.append(request)
+    (turn,) = {id(t.share.turn): t.share.turn for t in scheduler._selection.tiers._tiers}.values()
+    before = turn.virtual_time
+    for request in flying:
+        if request.tenant == "in-gone":
+            scheduler.progress(request.id, 100_000, 2.0)
+    assert turn.virtual_time == before

@@ -49,6 +49,20 @@ def test_a_tenant_waits_for_its_own_queue_at_its_share() -> None:
     assert wait(1000, flood, weight=2) == pytest.approx(2.0)
 
 
+def test_a_debt_is_paid_by_what_the_neighbours_get() -> None:
+    def owing(debt: float, queued: float, own: float = 0.0, weight: int = 1) -> float:
+        tier = TierLoad(1, queued=queued + own, active_weight=4)
+        return predict(own, weight, tier, [], RATE, False, debt=debt).seconds()
+
+    # Each of three neighbours is given as much as it owes ...
+    assert owing(1000, queued=1e9) == pytest.approx(3.0)
+    assert owing(1000, queued=1e9, weight=2) == pytest.approx(1.0)
+    # ... or what they have: nobody waits for a debt that is owed to none.
+    assert owing(1000, queued=500) == pytest.approx(0.5)
+    assert owing(1000, queued=0) == 0
+    assert owing(1000, queued=1e9, own=500) == pytest.approx(0.5 + 4.5)
+
+
 def test_it_waits_for_all_that_its_tier_must_yield() -> None:
     tier = TierLoad(1, queued=500, active_weight=1)
     above = TierLoad(2, queued=700, offered_per_second=400)
@@ -253,6 +267,17 @@ def test_what_is_dispatched_as_it_comes_is_no_measure_of_a_full_engine() -> None
         engine.rate.dispatched(10, False, engine.now)
     assert engine.rate.per_second(engine.now) == pytest.approx(100, rel=0.05)
     assert engine.rate.room == pytest.approx(holds - 50)
+
+
+def test_an_end_without_work_is_no_sign_of_a_fast_engine() -> None:
+    engine = FullEngine()
+    engine.fill(100)
+    engine.exchange(100, gap=0.1)
+    for _ in range(100):
+        engine.now += 1e-3
+        engine.rate.ended(10, served=False)
+        engine.rate.dispatched(10, True, engine.now)
+    assert engine.rate.per_second(engine.now) == pytest.approx(100, rel=0.05)
 
 
 def test_a_wait_that_began_with_an_arrival_counts() -> None:
