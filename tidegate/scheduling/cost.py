@@ -1,4 +1,7 @@
-"""How much output to expect of a request when it is charged.
+"""What a request is expected to cost before it has run, in each currency.
+
+``pace`` is the engine's where the host reports its steps: then the tiers' currency is EngineTime in
+milliseconds, else tokens (unset). The tenant's is its tier's fairness unit.
 
 A request is charged at dispatch, when its output length is not known. What is charged then is the
 *mean* of the tenant's last 32 output lengths (the tier's mean until there are some, then a prior):
@@ -9,41 +12,59 @@ the most it may produce would punish a client that leaves ``max_tokens`` alone.
 
 from __future__ import annotations
 
-from collections import deque
+from tidegate.scheduling.contracts import FairnessUnit
+from tidegate.scheduling.engine_time import EnginePace
+from tidegate.scheduling.request import Request
+from tidegate.scheduling.state import TenantState
+from tidegate.scheduling.tenant_averages import expected_cached_tokens, expected_tokens_per_step
 
-MEAN_OVER = 32
 PRIOR_OUTPUT_TOKENS = 256
 """Assumed where neither the tenant nor its tier has finished a request yet."""
 
 
-class OutputMean:
-    """Mean output length of the last 32 requests, in tokens."""
-
-    __slots__ = ("_last", "_sum", "tokens")
-
-    def __init__(self) -> None:
-        self._last: deque[int] = deque(maxlen=MEAN_OVER)
-        self._sum = 0
-        self.tokens: float | None = None
-        """The mean; unset until a request was counted."""
-
-    def add(self, output_tokens: int) -> None:
-        """Count one request that ran to its end."""
-        last = self._last
-        if len(last) == MEAN_OVER:
-            self._sum -= last[0]
-        last.append(output_tokens)
-        self._sum += output_tokens
-        self.tokens = self._sum / len(last)
-
-
-def predicted_output_tokens(
-    max_output_tokens: int, of_tenant: OutputMean, of_tier: OutputMean
-) -> float:
-    """Expected output of a request that may produce at most ``max_output_tokens``."""
-    mean = of_tenant.tokens
+def expected_output_tokens(request: Request, tenant: TenantState) -> float:
+    """The mean of its tenant's outputs, but no more than it may produce."""
+    mean = tenant.output_mean.tokens
     if mean is None:
-        mean = of_tier.tokens
+        mean = tenant.tier.output_mean.tokens
     if mean is None:
         mean = PRIOR_OUTPUT_TOKENS
-    return min(mean, max_output_tokens)
+    return min(mean, request.max_output_tokens)
+
+
+def engine_ms(
+    pace: EnginePace, request: Request, tenant: TenantState, output_tokens: float
+) -> float:
+    """EngineTime of a request with so much output, in milliseconds."""
+    mine, tiers = tenant.averages, tenant.tier.averages
+    return 1e3 * pace.engine_seconds(
+        request.prompt_tokens,
+        output_tokens,
+        expected_cached_tokens(request.prompt_tokens, mine, tiers),
+        expected_tokens_per_step(mine, tiers),
+    )
+
+
+def expected_cost(pace: EnginePace | None, request: Request, tenant: TenantState) -> float:
+    """What it will have cost its tier."""
+    output_tokens = expected_output_tokens(request, tenant)
+    if pace is None:
+        return request.prompt_tokens + output_tokens
+    return engine_ms(pace, request, tenant, output_tokens)
+
+
+def prefill_ratio(pace: EnginePace | None, request: Request, tenant: TenantState) -> float:
+    """How much of what it will have cost is its prefill, 0..1."""
+    whole = expected_cost(pace, request, tenant)
+    prefill = request.prompt_tokens if pace is None else engine_ms(pace, request, tenant, 1.0)
+    return min(prefill / whole, 1.0) if whole > 0 else 1.0
+
+
+def exchange_rate(pace: EnginePace | None, request: Request, tenant: TenantState) -> float:
+    """What one of the units in which its tenant is charged costs its tier."""
+    unit, cost = tenant.tier.unit, expected_cost(pace, request, tenant)
+    if unit is FairnessUnit.REQUESTS:
+        return cost
+    if unit is FairnessUnit.ENGINE_TIME or pace is None:
+        return 1.0
+    return cost / max(request.prompt_tokens + expected_output_tokens(request, tenant), 1.0)

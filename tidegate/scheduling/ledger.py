@@ -20,10 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidegate.scheduling.contracts import FairnessUnit
-from tidegate.scheduling.cost import predicted_output_tokens
+from tidegate.scheduling.cost import engine_ms, expected_output_tokens
 from tidegate.scheduling.engine_time import EnginePace, RequestStep
 from tidegate.scheduling.job import Job
-from tidegate.scheduling.pricing import engine_ms
 from tidegate.scheduling.request import Usage
 from tidegate.scheduling.selection import Selection
 from tidegate.scheduling.state import TierState
@@ -50,9 +49,7 @@ class Ledger:
         job.unit = unit = tier.unit
         job.started = False
         job.served_tokens = 0
-        output_tokens = predicted_output_tokens(
-            request.max_output_tokens, tenant.output_mean, tier.output_mean
-        )
+        output_tokens = expected_output_tokens(request, tenant)
         job.charged_tokens = cost = request.prompt_tokens + output_tokens
         ordered = not self._selection.in_arrival_order
         if self._pace is not None:

@@ -15,11 +15,11 @@ from collections.abc import Iterable
 
 from tidegate.scheduling import finish_time, waiting_time
 from tidegate.scheduling.contracts import BetweenTiers, Policy
+from tidegate.scheduling.cost import exchange_rate, expected_cost, prefill_ratio
 from tidegate.scheduling.engine_time import EnginePace
 from tidegate.scheduling.finish_time import FinishEstimate
 from tidegate.scheduling.job import Job
 from tidegate.scheduling.load_rates import OfferedRate, ServiceRate
-from tidegate.scheduling.pricing import exchange_rate, expected_cost, prefill_ratio
 from tidegate.scheduling.request import Forecast, Request, Usage
 from tidegate.scheduling.state import TenantState
 from tidegate.scheduling.tenant_averages import (

@@ -15,12 +15,11 @@ from tidegate.scheduling.contracts import (
     TierPolicy,
 )
 from tidegate.scheduling.contracts.limits import DEFAULT_QUANTUM
-from tidegate.scheduling.cost import OutputMean
 from tidegate.scheduling.deficit_round_robin import Account, DeficitRoundRobin
 from tidegate.scheduling.drain_rate import DrainRate
 from tidegate.scheduling.lazy_heap import Entry
 from tidegate.scheduling.outcomes import Outcome
-from tidegate.scheduling.tenant_averages import Averages
+from tidegate.scheduling.tenant_averages import Averages, OutputMean
 from tidegate.scheduling.tenant_queue import TenantQueue
 from tidegate.scheduling.throttle import Throttle
 from tidegate.scheduling.tier_account import TierAccount

@@ -4,7 +4,7 @@ Use: one ``Averages`` per tenant and one per tier; ``ended(...)`` when a request
 ``expected_*`` with the tenant's and the tier's. O(log n) in the ``QUANTILES_OVER`` last outputs.
 
 Theory. Only what a tenant controls is averaged per tenant; what the engine does is the step-time
-fit's. Sums must come out right, so fairness charges *means* (of the last 32, ``cost.OutputMean``:
+fit's. Sums must come out right, so fairness charges *means* (of the last 32, ``OutputMean``:
 an average over a fixed number follows a change within that many requests and does not remember the
 past any longer). A promise must hold for nearly every request, so deadlines and KV projections take
 the 90th percentile and rate-limit reservations the 95th, nearest rank over the last 128 outputs.
@@ -20,8 +20,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
+from collections import deque
 from math import ceil
 
+MEAN_OVER = 32
 QUANTILES_OVER = 128
 RATIOS_OVER = 32
 SAMPLES_NEEDED = 20
@@ -32,6 +34,27 @@ RESERVATION_PERCENT = 95
 """Of outputs, for rate limits."""
 
 _MOST = 2**32 - 1
+
+
+class OutputMean:
+    """Mean output length of the last 32 requests, in tokens."""
+
+    __slots__ = ("_last", "_sum", "tokens")
+
+    def __init__(self) -> None:
+        self._last: deque[int] = deque(maxlen=MEAN_OVER)
+        self._sum = 0
+        self.tokens: float | None = None
+        """The mean; unset until a request was counted."""
+
+    def add(self, output_tokens: int) -> None:
+        """Count one request that ran to its end."""
+        last = self._last
+        if len(last) == MEAN_OVER:
+            self._sum -= last[0]
+        last.append(output_tokens)
+        self._sum += output_tokens
+        self.tokens = self._sum / len(last)
 
 
 class OutputQuantiles:

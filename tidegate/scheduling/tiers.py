@@ -2,7 +2,8 @@
 
 Theory of operation: mClock (Gulati, Merchant, Varman, OSDI 2010) with measured service in the place
 of its clock, because an engine's capacity is not a known rate. ``served`` counts the work that the
-engine is seen to have done over all tiers; it only rises. Costs are in the same unit.
+engine is seen to have done over all tiers; it only rises, but for what was counted too high of one
+request. Costs are in the same unit.
 
 * ``reservation_tag``: the value of ``served`` at which the tier is due by its reservation ``r``. A
   request dispatched because the tier was due moves it on by cost / r, and corrections of its cost
