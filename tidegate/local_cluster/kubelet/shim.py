@@ -113,11 +113,6 @@ def place(target: str, source: str, read_only: bool) -> None:
         mount("none", target, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
 
 
-def is_covered(path: str, there: str) -> bool:
-    """Something else stands there, as the mount point of an earlier container in a volume."""
-    return not os.path.exists(there) or not os.path.samefile(path, there)
-
-
 def enter_file_tree(scratch: str, mounts: list[dict[str, object]], kept: list[str]) -> None:
     """Makes the container's file tree below `scratch` and its root the root of this process."""
     mount("none", "/", MS_REC | MS_PRIVATE)
@@ -131,10 +126,11 @@ def enter_file_tree(scratch: str, mounts: list[dict[str, object]], kept: list[st
     make_mount_points(scratch, [(path, str(entry["source"])) for path, entry in placed])
     for path, entry in placed:
         place(scratch + path, str(entry["source"]), bool(entry["read_only"]))
-    volumes = {path for path, _ in placed}
     for path in kept:
-        # A folder of the machine that a volume covers (a checkout below /tmp) is still needed.
-        if path not in volumes and os.path.exists(path) and is_covered(path, scratch + path):
+        # A folder of the machine that a volume covers (a checkout below /tmp) is still needed; what
+        # stands there in the volume is at most the mount point of an earlier container.
+        covered = any(path.startswith(volume + "/") for volume, _ in placed)
+        if covered and os.path.exists(path):
             place(scratch + path, path, False)
     os.chdir(scratch)
     number = SYS_PIVOT_ROOT[os.uname().machine]
