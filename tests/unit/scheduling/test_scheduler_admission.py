@@ -359,3 +359,25 @@ def test_counters_of_tenants_that_left_are_let_go_once_nothing_counts(
     assert {key[1] for key in windows} == {"day"}
     scheduler.apply_policy(build.policy(tiers, {}, 106), 43_300.0)
     assert not windows
+
+
+def test_what_a_higher_tier_keeps_sending_counts_though_none_of_it_waits(
+    build: SimpleNamespace,
+) -> None:
+    tiers = [build.tier("high", priority=9), build.tier("low", slo_objectives=TTFT)]
+    scheduler = Scheduler(build.policy(tiers, {"h": "high", "l": "low"}), 0.0)
+    for i in range(200):
+        sent(scheduler, build.request(f"l{i}", "l"))
+    now = 0.0
+    for tenth in range(600):
+        now = tenth / 10
+        if tenth % 10 < 8:
+            sent(scheduler, build.request(f"h{tenth}", "h"), now)
+        request = scheduler.next(now)
+        assert request is not None
+        scheduler.finish(request.id, Usage(100, 100), now)
+    for i in range(190):
+        scheduler.cancel(f"l{i}", now)
+    assert scheduler.queued() == 10
+    # One second's work of the whole engine, but four fifths of that are the other's.
+    assert scheduler.submit(build.request("more", "l"), now) is Outcome.THROTTLED

@@ -172,3 +172,17 @@ def test_a_weight_taken_away_takes_the_credit_that_it_gave(build: SimpleNamespac
     while bench.run() == "a":
         pass
     assert bench.served["a"] <= 2_000 + 2 * 2_000 / TURNS
+
+
+def test_a_debt_does_not_outlive_its_unit(build: SimpleNamespace) -> None:
+    """100,000 tokens are not 100,000 requests."""
+    bench = Bench(build, 100, a=1, b=1)
+    bench.send("b", 100, 50)
+    bench.send("a", 100_000)
+    bench.send("a", 100, 20)
+    while bench.run() != "a":
+        pass
+    assert {bench.run() for _ in range(10)} == {"b"}
+    tier = build.tier(unit="Requests", queue=NO_LIMIT)
+    bench.scheduler.apply_policy(build.policy([tier], {"a": {}, "b": {}}, generation=2), 0.0)
+    assert sorted(bench.run() for _ in range(10)) == ["a"] * 5 + ["b"] * 5
