@@ -8,9 +8,10 @@ serve other namespaces, which in a cluster is a setting of the operator.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,6 +38,8 @@ _MODELS: dict[str, type[BaseModel]] = {
     TENANT: api.Tenant,
     POOL: api.ServingPool,
 }
+_FIELDS = {"apiVersion", "kind", "metadata", "spec", "status"}
+_DNS_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _DEFAULT_NAMESPACE = "default"
 
@@ -86,18 +89,36 @@ def _complete(file: Path, obj: Json, kind: str) -> None:
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         raise _wrong(f"{file}: a {kind} without metadata.name")
+    if _DNS_NAME.fullmatch(metadata["name"]) is None:
+        raise _wrong(
+            f"{file}: {kind} {metadata['name']!r}: metadata.name: expected lower-case letters, "
+            "digits, - and ."
+        )
     metadata.setdefault("generation", 1)
-    # Unquoted, YAML reads it as a time; the server's answers have it as text.
-    created = metadata.get("creationTimestamp")
-    if isinstance(created, datetime):
-        metadata["creationTimestamp"] = created.isoformat()
+    if metadata.get("creationTimestamp") is not None:
+        metadata["creationTimestamp"] = _server_time(file, metadata)
     if kind in (TENANT, POOL, SECRET):
         metadata.setdefault("namespace", _DEFAULT_NAMESPACE)
 
 
+def _server_time(file: Path, metadata: Json) -> str:
+    """As text with a time zone, as in the server's answers; unquoted, YAML reads it as a time."""
+    given = metadata["creationTimestamp"]
+    text = given.isoformat() if isinstance(given, date) else given
+    try:
+        time = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        where = f"{file}: {metadata['name']}: metadata.creationTimestamp"
+        raise _wrong(f"{where}: expected a time such as 2026-11-30T10:00:00Z") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
+
+
 def _check(file: Path, obj: Json, model: type[BaseModel]) -> None:
     where = f"{file}: {obj['kind']} {obj['metadata']['name']}"
-    unknown = next(_unknown_fields(model, {"spec": obj.get("spec")}, ""), None)
+    if "apiVersion" not in obj:
+        raise _wrong(f"{where}: apiVersion: required")
+    unknown = next(iter(sorted(obj.keys() - _FIELDS, key=str)), None)
+    unknown = unknown or next(_unknown_fields(model, {"spec": obj.get("spec")}, ""), None)
     if unknown is not None:
         raise _wrong(f"{where}: unknown field {unknown}")
     parsed = parse(model, obj)  # type: ignore[type-var]
@@ -144,7 +165,7 @@ def _judged(found: Found) -> Judgement:
         for _, obj in found.get(kind, ())
     }
     for _, obj in found.get(NAMESPACE, ()):
-        labels[obj["metadata"]["name"]] = obj["metadata"].get("labels") or {}
+        labels[obj["metadata"]["name"]] = _labels(obj)
     return judge(
         [obj for _, obj in found.get(TIER, ())],
         [obj for _, obj in found.get(TENANT, ())],
@@ -154,6 +175,14 @@ def _judged(found: Found) -> Judgement:
             for _, obj in found.get(SECRET, ())
         },
     )
+
+
+def _labels(namespace: Json) -> dict[str, str]:
+    metadata = namespace["metadata"]
+    labels = metadata.get("labels") or {}
+    if not isinstance(labels, dict) or not all(isinstance(one, str) for one in labels.values()):
+        raise _wrong(f"Namespace {metadata['name']}: metadata.labels: expected strings by name")
+    return labels
 
 
 def _pools(found: Found) -> list[api.ServingPool]:

@@ -24,6 +24,8 @@ Json = dict[str, Any]
 _KUSTOMIZATION = "Kustomization"
 _PLAIN_KUSTOMIZATION = {"apiVersion", "kind", "metadata", "resources"}
 _SUFFIXES = {".yaml", ".yml", ".json"}
+_MERGE = "tag:yaml.org,2002:merge"
+_GROUP = "tidegate.io/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,12 @@ class _Document:
     @property
     def kind(self) -> str:
         return str(self.value.get("kind", ""))
+
+    @property
+    def foreign(self) -> bool:
+        """Of another API, which may well have a kind that is called Tenant, too."""
+        version = str(self.value.get("apiVersion", ""))
+        return "/" in version and not version.startswith(_GROUP) and self.kind != _KUSTOMIZATION
 
 
 def read_policy(paths: Sequence[Path], pool: str | None) -> PolicyInput:
@@ -106,9 +114,25 @@ def _objects(file: Path, value: Any) -> Iterator[_Document]:
         yield _Document(file, value)
 
 
+class _NoTwins(yaml.SafeLoader):
+    """Refuses what YAML would pass over and ``kubectl apply`` would not: a key given twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+            if name in seen and key.tag != _MERGE:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value!r} is given twice", problem_mark=key.start_mark
+                )
+            if name is not None:
+                seen.add(name)
+        return super().construct_mapping(node, deep=deep)
+
+
 def _loaded(file: Path) -> list[Any]:
     try:
-        return list(yaml.safe_load_all(file.read_text(encoding="utf-8-sig")))
+        return list(yaml.load_all(file.read_text(encoding="utf-8-sig"), Loader=_NoTwins))
     except OSError as error:
         raise _wrong(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -138,6 +162,8 @@ def _compiled(documents: Sequence[_Document], pool: str | None) -> PolicyInput:
         ) from None
     by_kind: dict[str, list[tuple[Path, Json]]] = {}
     for document in documents:
+        if document.foreign:
+            continue
         by_kind.setdefault(document.kind, []).append((document.source, document.value))
     found = manifests.compile_manifests(by_kind, pool)
     notes = (*_kustomization_notes(by_kind.get(_KUSTOMIZATION, [])), *found.notes)

@@ -20,7 +20,7 @@ from tidegate.cli.load import INTERRUPTED, check_writable
 from tidegate.cli.policy_files import PolicyInput, read_policy
 from tidegate.cli.simulate_workload import BUILT_IN, Load, Timing, pools_of, prepare
 from tidegate.load.tables import output_console
-from tidegate.scheduling.contracts import ContractError, Policy, SchedulingMode, dumps
+from tidegate.scheduling.contracts import ContractError, Policy, SchedulingMode, Task, dumps
 from tidegate.scheduling.contracts.limits import SloMetric, SloObjective
 from tidegate.scheduling.contracts.simulation_report import FidelityCheck
 from tidegate.simulator.report import Run, Setting, build_report
@@ -31,6 +31,12 @@ from tidegate.simulator.simulation.run import Progress
 DEFAULT_CALIBRATION = "h100_70b_tp8"
 DEFAULT_POLICY = "tidegate"
 _LINE_SECONDS = 10.0
+_MOST_SECONDS = 1_000_000
+"""Of virtual time, as in a scenario."""
+_MOST_GPUS = 10_000
+_MOST_PRICE = 1_000_000
+_MOST_SEED = 2**53 - 1
+"""The largest that the report's readers take."""
 _METRICS = {
     "ttft": SloMetric.TIME_TO_FIRST_TOKEN,
     "e2e": SloMetric.END_TO_END,
@@ -76,10 +82,16 @@ def simulate(
         str, typer.Option(help="The engine's constants: a name or a JSON file.")
     ] = DEFAULT_CALIBRATION,
     gpus: Annotated[
-        int | None, typer.Option(min=1, help="GPUs of the engine; unset: as the calibration says.")
+        int | None,
+        typer.Option(
+            min=1, max=_MOST_GPUS, help="GPUs of the engine; unset: as the calibration says."
+        ),
     ] = None,
     gpu_hour: Annotated[
-        float | None, typer.Option(metavar="PRICE", min=0, help="Price of one GPU for one hour.")
+        float | None,
+        typer.Option(
+            metavar="PRICE", min=0, max=_MOST_PRICE, help="Price of one GPU for one hour."
+        ),
     ] = None,
     slo: Annotated[
         list[str] | None,
@@ -90,18 +102,31 @@ def simulate(
     ] = None,
     duration: Annotated[
         float | None,
-        typer.Option(min=1, help="Seconds of virtual time measured; unset: the workload's own."),
+        typer.Option(
+            min=1,
+            max=_MOST_SECONDS,
+            help="Seconds of virtual time measured; unset: the workload's own.",
+        ),
     ] = None,
     warmup: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds of it left out at the start; unset: the workload's own."),
+        typer.Option(
+            min=0,
+            max=_MOST_SECONDS,
+            help="Seconds of it left out at the start; unset: the workload's own.",
+        ),
     ] = None,
     drain: Annotated[
         float,
-        typer.Option(min=0, help="Seconds simulated after it, so that the last may end."),
+        typer.Option(
+            min=0, max=_MOST_SECONDS, help="Seconds simulated after it, so that the last may end."
+        ),
     ] = 60.0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of everything random; unset: the workload's own.")
+        int | None,
+        typer.Option(
+            min=0, max=_MOST_SEED, help="Of everything random; unset: the workload's own."
+        ),
     ] = None,
     fidelity: Annotated[
         Path | None,
@@ -126,12 +151,20 @@ def simulate(
     """
     check_writable(json_file, "--json")
     check_writable(html_file, "--html")
+    if json_file is not None and html_file is not None and _same(json_file, html_file):
+        raise CommandError(f"--json and --html are both {html_file}", exit_code=2)
     to_html = _renderer() if html_file is not None else None
     check = _fidelity(fidelity) if fidelity is not None else None
     engine = systems.hardware(calibration, gpus)
     asked = _names([*([policy] if policy else []), *(compare or [])])
     systems.check_policies(asked, engine)
     given = read_policy(files, pool)
+    if given.policy.model.task is Task.EMBED:
+        raise CommandError(
+            f"{given.policy.pool} embeds; only pools that generate text are simulated",
+            exit_code=2,
+        )
+    systems.check_limits(given.policy)
     names = asked if policy else _names([_own_policy(given.policy), *asked])
     given = replace(given, policy=_promised(given.policy, slo or []))
     load = prepare(given, workload, Timing(duration, warmup, drain, seed))
@@ -141,12 +174,18 @@ def simulate(
     except KeyboardInterrupt:
         raise CommandError("interrupted", exit_code=INTERRUPTED) from None
     report = build_report(runs, Setting(engine.name, load.measured_until, gpu_hour, check, notes))
-    print_report(report, output_console())
+    # First, for what is printed may go to a pager or a pipe that somebody closes.
     if json_file is not None:
         _write(json_file, dumps(report) + "\n")
     if html_file is not None and to_html is not None:
         results = [run.result for run in runs]
         _write(html_file, to_html(report, results, pools_of(load.policy)))
+    print_report(report, output_console())
+
+
+def _same(one: Path, other: Path) -> bool:
+    """One file; a terminal or a pipe takes both."""
+    return one.resolve() == other.resolve() and (one.is_file() or not one.exists())
 
 
 def _fidelity(file: Path) -> FidelityCheck:

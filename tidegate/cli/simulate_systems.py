@@ -1,8 +1,8 @@
 """The systems that `tidegate simulate` compares, by name, on the same GPUs.
 
 ``static`` stands for engines apart: all ways to serve the tiers on two engines of half the GPUs are
-tried for a part of the time, and the one with the most goodput is run in full. Only an engine whose
-half is known can be split.
+tried for a part of the time, and the one with the most goodput is run in full. Each of the
+two has the flags of the one engine. Only an engine whose half is known can be split.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from pathlib import Path
 
 from tidegate.cli.errors import CommandError
 from tidegate.cli.simulate_workload import Load
-from tidegate.scheduling.contracts import Policy, SchedulingMode
+from tidegate.scheduling.contracts import Policy, SchedulingMode, decode
 from tidegate.simulator.engine_model import CALIBRATIONS, Calibration
 from tidegate.simulator.report.build import Promises, Run, Setting, policy_run
 from tidegate.simulator.simulation import node_policy
 from tidegate.simulator.simulation.run import Progress
-from tidegate.simulator.simulation.system import EngineGroup, Scheduling, System, simulate
+from tidegate.simulator.simulation.system import (
+    DEFAULT_BLOCK_SIZE,
+    EngineGroup,
+    Scheduling,
+    System,
+    simulate,
+)
 
 STATIC = "static"
 SCHEDULING: dict[str, Scheduling] = {
@@ -40,8 +46,11 @@ _PROBE = "probe of vLLM"
 _HALVES = {"h100_70b_tp8": "h100_70b_tp4"}
 _TRIAL_SHARE = 0.25
 _TRIAL_SECONDS = 120.0
-_TENSOR = re.compile(r"_tp(\d+)$")
+_TENSOR = re.compile(r"_tp([1-9]\d{0,3})$")
 _DEFAULT_SEQS, _DEFAULT_TOKENS = 256, 8_192
+_SHORTEST_STEP_SECONDS = 1e-5
+"""Of an engine that can be simulated: with steps of no length virtual time stands still."""
+_MOST_KV_TOKENS = 100_000_000
 
 Watch = Callable[[str, float], Progress]
 """Called with what is simulated and for how long; the progress of it goes to what it returns."""
@@ -59,6 +68,13 @@ class Hardware:
     def measured(self) -> bool:
         """By the probe of ``scripts/bench fidelity``, whose mark its sources bear."""
         return any(source.startswith(_PROBE) for source in self.calibration.sources.values())
+
+    @property
+    def half(self) -> Calibration | None:
+        """What half of its GPUs make; None: not known."""
+        if self.calibration is not CALIBRATIONS.get(self.name) or self.gpus % 2:
+            return None
+        return CALIBRATIONS.get(_HALVES.get(self.name, ""))
 
 
 def hardware(given: str, gpus: int | None) -> Hardware:
@@ -79,13 +95,28 @@ def hardware(given: str, gpus: int | None) -> Hardware:
 
 def _read(path: Path) -> Calibration:
     try:
-        return Calibration.from_json(json.loads(path.read_text(encoding="utf-8")))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CommandError(f"--calibration: {path}: {error.strerror}", exit_code=2) from None
-    except KeyError as error:
-        raise CommandError(f"--calibration: {path}: lacks {error}", exit_code=2) from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"--calibration: {path}: not JSON: {error}", exit_code=2) from None
+    try:
+        calibration = decode(Calibration, document, "calibration")
+    except ValueError as error:
         raise CommandError(f"--calibration: {path}: {error}", exit_code=2) from None
+    if not DEFAULT_BLOCK_SIZE <= calibration.kv_capacity_tokens <= _MOST_KV_TOKENS:
+        raise CommandError(
+            f"--calibration: {path}: kv_capacity_tokens must be {DEFAULT_BLOCK_SIZE} to "
+            f"{_MOST_KV_TOKENS}",
+            exit_code=2,
+        )
+    if calibration.step_time.seconds(1) < _SHORTEST_STEP_SECONDS:
+        raise CommandError(
+            f"--calibration: {path}: a step of one token must take {_SHORTEST_STEP_SECONDS:g} s "
+            "or more",
+            exit_code=2,
+        )
+    return calibration
 
 
 def check_policies(names: Sequence[str], engine: Hardware) -> None:
@@ -95,9 +126,22 @@ def check_policies(names: Sequence[str], engine: Hardware) -> None:
             raise CommandError(
                 f"{name!r} is no policy; there are {', '.join(POLICIES)}", exit_code=2
             )
-    if STATIC in names and engine.name not in _HALVES:
+    if STATIC in names and engine.half is None:
         raise CommandError(
-            f"static: half of {engine.name} is not known; it is of {', '.join(_HALVES)}",
+            f"static: half of {engine.name} is not known; it is of {', '.join(_HALVES)} with an "
+            "even number of GPUs",
+            exit_code=2,
+        )
+
+
+def check_limits(policy: Policy) -> None:
+    """:class:`CommandError` where no engine would start with the policy's limits."""
+    limits = _limited(policy).engine
+    seqs, tokens = limits.max_num_seqs or 0, limits.max_num_batched_tokens or 0
+    if tokens < seqs:
+        raise CommandError(
+            f"the engine's max_num_batched_tokens ({tokens}) must be at least its max_num_seqs "
+            f"({seqs}), or vLLM does not start",
             exit_code=2,
         )
 
@@ -132,17 +176,25 @@ def _run(name: str, system: System, load: Load, engine: Hardware, progress: Prog
 
 
 def _whole(name: str, load: Load, engine: Hardware) -> System:
-    limits = load.policy.engine
     group = EngineGroup(
         name="engine",
         calibration=engine.calibration,
         gpus=engine.gpus,
         policy=_limited(load.policy),
         scheduling=SCHEDULING[name],
+    )
+    return System(name, (_flagged(group),))
+
+
+def _flagged(group: EngineGroup) -> EngineGroup:
+    """With the flags that its policy names, or vLLM's own."""
+    limits = group.policy.engine
+    return replace(
+        group,
         max_num_seqs=limits.max_num_seqs or _DEFAULT_SEQS,
         max_num_batched_tokens=limits.max_num_batched_tokens or _DEFAULT_TOKENS,
+        block_size=DEFAULT_BLOCK_SIZE,
     )
-    return System(name, (group,))
 
 
 def _limited(policy: Policy) -> Policy:
@@ -186,12 +238,10 @@ def _best_split(load: Load, engine: Hardware, watch: Watch) -> System:
 
 
 def _split(load: Load, engine: Hardware, parts: tuple[tuple[str, ...], ...]) -> System:
-    system = node_policy.split(
-        Scheduling.FCFS,
-        _limited(load.policy),
-        parts,
-        CALIBRATIONS[_HALVES[engine.name]],
-        engine.gpus // 2,
-    )
+    if engine.half is None:
+        raise ValueError(f"half of {engine.name} is not known")
+    # First come first served takes no notice of KV pools.
+    policy = replace(_limited(load.policy), kv_pools=())
+    system = node_policy.split(Scheduling.FCFS, policy, parts, engine.half, engine.gpus // 2)
     names = " | ".join(group.name for group in system.groups)
-    return replace(system, name=f"{STATIC} {names}")
+    return System(f"{STATIC} {names}", tuple(map(_flagged, system.groups)))

@@ -194,6 +194,8 @@ def test_the_example_reserves_seventy_percent_for_fifteen_of_the_traffic() -> No
         (["--fidelity", str(QUICKSTART / "tiers.yaml")], "tiers.yaml: not JSON"),
         (["--json", "/nowhere/x"], "--json: cannot write /nowhere/x"),
         (["--html", "/"], "--html: cannot write /"),
+        (["--json", "r", "--html", "./r"], "--json and --html are both r"),
+        (["--pool", "embeddings"], "quickstart/embeddings embeds; only pools that generate"),
         (["--workload", "nope"], "--workload: nope is no file, and the built-in ones are mixed"),
         (["--workload", "nope.yaml"], "nope.yaml: No such file or directory"),
     ],
@@ -209,6 +211,39 @@ def test_wrong_options_are_one_line_and_status_2(
     assert_one_line(capsys, message)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--duration", "inf"), ("--duration", "nan"), ("--duration", "0"), ("--drain", "inf"),
+        ("--warmup", "-1"), ("--gpu-hour", "inf"), ("--gpus", "99999999"), ("--seed", str(2**53)),
+    ],
+)  # fmt: skip
+def test_numbers_out_of_bounds_are_refused(
+    option: str,
+    value: str,
+    scenario: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert simulate(monkeypatch, QUICKSTART, "--workload", scenario, option, value) == 2
+    assert f"Invalid value for '{option}'" in capsys.readouterr().err
+
+
+def test_what_is_written_outlives_a_closed_pipe(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidegate.cli import simulate as command
+
+    def closed(*_: object) -> None:
+        raise SystemExit(1)  # what rich makes of it
+
+    monkeypatch.setattr(command, "print_report", closed)
+    files = tmp_path / "r.json", tmp_path / "r.html"
+    arguments = (QUICKSTART, "--workload", scenario, "--policy", "fcfs", "--drain", 0)
+    assert simulate(monkeypatch, *arguments, "--json", files[0], "--html", files[1]) == 1
+    assert all(file.stat().st_size for file in files)
+
+
 def assert_one_line(capsys: pytest.CaptureFixture[str], message: str) -> None:
     out, err = capsys.readouterr()
     assert out == ""
@@ -221,7 +256,7 @@ TIER = "{apiVersion: tidegate.io/v1alpha1, kind: TenantTier, metadata: {name: t0
 POOL = """
 apiVersion: tidegate.io/v1alpha1
 kind: ServingPool
-metadata: {name: NAME, namespace: n}
+metadata: {name: one, namespace: n}
 spec: {model: {name: m, source: {uri: "s3://b/m"}}, engine: {image: i}}
 """
 ANY = TIER.replace("SPEC", "{allowedNamespaces: {}}")
@@ -243,8 +278,8 @@ PLAIN = [ANY, POOL]
         ([TIER.replace("SPEC", "{priority: high}")], "TenantTier t0: spec.priority: "),
         ([*PLAIN, ANY], "TenantTier t0 stands in"),
         ([ANY], "no ServingPool that generates text"),
-        ([*PLAIN, POOL.replace("NAME", "two")], "--pool: needed, for there are n/NAME, n/two"),
-        ([POOL], "ServingPool n/NAME: The pool has no tier to serve"),
+        ([*PLAIN, POOL.replace("one", "two")], "--pool: needed, for there are n/one, n/two"),
+        ([POOL], "ServingPool n/one: The pool has no tier to serve"),
         ([*PLAIN, "{version: 1}"], "is a policy and"),
     ],
     ids=range(15),

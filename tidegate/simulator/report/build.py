@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ from tidegate.scheduling.contracts.simulation_report import (
     SimulatedTier,
     SimulationReport,
 )
+from tidegate.scheduling.outcomes import Outcome
 from tidegate.simulator.engine_model import StepTimeModel
 from tidegate.simulator.report.economics import Capacity, TierUse, economics
 from tidegate.simulator.report.engine_time import added_seconds, engine_seconds
@@ -111,8 +112,10 @@ def policy_run(run: Run, setting: Setting) -> PolicyRun:
     engine = _engine_figures(run)
     capacity = Capacity(result.gpus, window.seconds, engine.utilisation, setting.gpu_hour_price)
     busy = engine_seconds(result.records, run.step_time, result.engines.busy_seconds)
+    ended = Counter(one.tier for one in result.records if one.outcome is Outcome.COMPLETED)
+    part = window.seconds / result.duration_seconds
     uses = [
-        TierUse(tier, figures.sent, figures.ok, busy.get(tier, 0.0))
+        TierUse(tier, figures.sent, ended[tier] * part, busy.get(tier, 0.0))
         for tier, figures in tier_figures.items()
     ]
     beyond = outside(result, engine_measured=run.engine_measured, stock_engine=run.stock_engine)

@@ -9,6 +9,10 @@ Two prices, because a reservation is bought, not used up (source 000: T0 reserve
   reserved for it, used or lent. The unreserved rest is paid by the tiers that use more than their
   reservation, in proportion to what they use beyond it. What a call costs to promise.
 
+Hours and calls of a price are of the same time: a call that was sent while it was measured and
+answered long after has used hours of that later time. So calls are counted where the engines' time
+is, over the whole run, and both are scaled to the measured part.
+
 Invariants: the tiers' hours by reservation and the unallocated ones (an unreserved rest that no
 tier used) sum to all hours of all GPUs; the hours by use sum to the busy ones. ``reserved x
 traffic`` is source 000's 10.5%: 70% reserved times 15% of the traffic. It is a product of shares
@@ -32,7 +36,8 @@ class TierUse:
 
     name: str
     sent: int
-    ok: int
+    answered: float
+    """In as many seconds as were measured, at the rate of the whole run."""
     engine_seconds: float
     """Of the engines' busy time."""
 
@@ -80,8 +85,8 @@ def economics(
             lent_percent=100 * (reserved[name] - own),
             gpu_hours_used=hours_used,
             gpu_hours_paid=hours_paid,
-            price_per_1000_calls_used=_price(hours_used, tier.ok, capacity.gpu_hour_price),
-            price_per_1000_calls_paid=_price(hours_paid, tier.ok, capacity.gpu_hour_price),
+            price_per_1000_calls_used=_price(hours_used, tier.answered, capacity.gpu_hour_price),
+            price_per_1000_calls_paid=_price(hours_paid, tier.answered, capacity.gpu_hour_price),
         )
     return table, unallocated * capacity.gpu_hours
 
@@ -98,7 +103,7 @@ def _by_reservation(
     return {name: reserved[name] + rest * beyond[name] / most for name in reserved}, 0.0
 
 
-def _price(gpu_hours: float, ok: int, gpu_hour_price: float | None) -> float | None:
-    if gpu_hour_price is None or ok == 0:
+def _price(gpu_hours: float, answered: float, gpu_hour_price: float | None) -> float | None:
+    if gpu_hour_price is None or answered == 0:
         return None
-    return CALLS * gpu_hours * gpu_hour_price / ok
+    return CALLS * gpu_hours * gpu_hour_price / answered

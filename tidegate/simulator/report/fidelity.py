@@ -53,11 +53,13 @@ def read_check(file: Path) -> FidelityCheck:
     """The report that ``scripts/bench fidelity --json FILE`` wrote; OSError, ContractError."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ContractError(f"not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("benchmark") != BENCHMARK:
         raise ContractError("no report of `scripts/bench fidelity --json FILE`")
-    figures: list[Any] = document.get("figures") or []
+    figures: Any = document.get("figures") or []
+    if not isinstance(figures, list):
+        raise ContractError("figures: expected a list")
     return FidelityCheck(
         measured_at=str(document.get("measured_at", "")),
         figures=tuple(_figure(one, place) for place, one in enumerate(figures)),

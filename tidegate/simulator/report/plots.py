@@ -35,6 +35,7 @@ _COLUMNS = 3
 _PANEL_INCHES = (3.9, 2.7)
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a name with dollars in it is a name
     "font.size": 9,
     "text.color": _INK,
     "axes.labelcolor": _INK,

@@ -86,6 +86,17 @@ def test_utilisation_is_of_all_engines(
     assert (engine.steps, engine.preemptions, engine.recomputed_tokens) == (1000, 2, 300)
 
 
+def test_a_price_is_of_the_time_that_its_calls_took(
+    answered: MakeRecord, result: MakeResult, step_time: StepTimeModel
+) -> None:
+    # Sent at once, answered in the 100 s of the run, of which 10 s are measured.
+    records = [answered("T0", "a", 0.0, at, 1.0) for at in range(1, 51)]
+    run = Run(result(records), Promises(), step_time)
+    cost = policy_run(run, Setting("test", 10.0, gpu_hour_price=3600.0)).tiers[0].economics
+    assert cost.price_per_1000_calls_used == pytest.approx(1000 * 8 * 50 / 50)
+    assert cost.price_per_1000_calls_paid == pytest.approx(1000 * 8 * 100 / 50)
+
+
 def backlog(make: MakeRecord, tenant: str, first_token: float, prompt_tokens: int) -> RequestRecord:
     return make("T0", tenant, 0.0, first_token, 0.0, prompt_tokens=prompt_tokens, output_tokens=1)
 

@@ -121,6 +121,8 @@ def test_reasons_of_all_policies_are_said_once(
         ("{", "not JSON"),
         ("[]", "no report of `scripts/bench fidelity"),
         ('{"benchmark": "gate", "figures": []}', "no report of `scripts/bench fidelity"),
+        ("[" * 100_000, "not JSON"),
+        ('{"benchmark": "fidelity", "figures": 5}', "figures: expected a list"),
         ('{"benchmark": "fidelity", "figures": [1]}', "figures[0]: expected an object"),
         ('{"benchmark": "fidelity", "figures": [{"value": "x"}]}', "figures[0].name"),
     ],

@@ -146,6 +146,16 @@ def test_a_run_without_an_answer_is_drawn_too(
     assert page(report, [one], {}).count("<svg") == 5
 
 
+def test_a_name_with_dollars_is_no_formula(
+    answered: MakeRecord, result: MakeResult, step_time: StepTimeModel
+) -> None:
+    tier = r"$\nonsense{$"
+    one = result([answered(tier, "a", 1, 1, 1)], tiers=(tier,))
+    report = build_report([Run(one, Promises(), step_time)], Setting("test", 100.0))
+    shown = page(report, [one], {})
+    assert all(tier in svg for svg in shown.split("<svg")[1:6])
+
+
 def test_of_many_tenants_the_busiest_are_shown(
     answered: MakeRecord, result: MakeResult, step_time: StepTimeModel
 ) -> None:
