@@ -186,3 +186,38 @@ def test_a_debt_does_not_outlive_its_unit(build: SimpleNamespace) -> None:
     tier = build.tier(unit="Requests", queue=NO_LIMIT)
     bench.scheduler.apply_policy(build.policy([tier], {"a": {}, "b": {}}, generation=2), 0.0)
     assert sorted(bench.run() for _ in range(10)) == ["a"] * 5 + ["b"] * 5
+
+
+@pytest.mark.parametrize("unit", ["Tokens", "Requests"])
+def test_a_debt_moves_to_another_tier_of_its_unit(build: SimpleNamespace, unit: str) -> None:
+    tiers = [
+        build.tier("old", "Tokens", 100, priority=1, queue=NO_LIMIT),
+        build.tier("new", unit, queue=NO_LIMIT),
+    ]
+    tenants = {"a": "old", "b": "new", "c": "old"}
+    scheduler = Scheduler(build.policy(tiers, tenants), 0.0)
+
+    def send(tenant: str, tokens: int, count: int) -> None:
+        for i in range(count):
+            request = build.request(f"{tenant}-{tokens}-{i}", tenant, tokens, 0)
+            assert scheduler.submit(request, 0.0) is None
+
+    def served(count: int) -> list[str]:
+        tenants = []
+        for _ in range(count):
+            request = scheduler.next(0.0)
+            assert request is not None
+            scheduler.finish(request.id, Usage(request.prompt_tokens, 0), 0.0)
+            tenants.append(request.tenant)
+        return sorted(tenants)
+
+    send("c", 100, 5)
+    send("a", 100_000, 1)
+    send("a", 100, 20)
+    while served(1) != ["a"]:
+        pass
+    send("b", 100, 20)
+    scheduler.apply_policy(build.policy(tiers, tenants | {"a": "new"}, generation=2), 0.0)
+    while scheduler.tier_snapshots()[0].queued:
+        assert served(1) == ["c"]
+    assert served(10) == (["b"] * 10 if unit == "Tokens" else ["a"] * 5 + ["b"] * 5)

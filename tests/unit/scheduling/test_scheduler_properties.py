@@ -293,6 +293,18 @@ class AnyHost(RuleBasedStateMachine):
             assert load.active_weight == active[name]
 
     @invariant()
+    def who_waits_agrees_with_a_recount(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        tiers = self.scheduler._selection.tiers
+        assert tiers._waiting == sum(tier.waiting for tier in tiers._tiers)
+        for turn in tiers._turns.values():
+            waiting = [tier for tier in tiers._tiers if tier.waiting and tier.share.turn is turn]
+            assert turn.waiting == len(waiting)
+        for tier in self.scheduler._roster.tiers.values():
+            assert tier.account.waiting == tier.account.share.waiting == (not tier.robin.is_empty)
+
+    @invariant()
     def the_tiers_clock_is_the_engines(self) -> None:
         if hasattr(self, "scheduler") and self.timed:
             assert self.scheduler._selection.tiers.served == pytest.approx(self.busy_ms)
