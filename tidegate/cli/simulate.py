@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from tidegate.scheduling.contracts.simulation_report import FidelityCheck
 from tidegate.simulator.report import Run, Setting, build_report
 from tidegate.simulator.report.fidelity import read_check
 from tidegate.simulator.report.tables import print_report
+from tidegate.simulator.simulation.result import RequestRecord
 from tidegate.simulator.simulation.run import Progress
 
 DEFAULT_CALIBRATION = "h100_70b_tp8"
@@ -173,6 +175,7 @@ def simulate(
         runs = _simulated(names, load, engine)
     except KeyboardInterrupt:
         raise CommandError("interrupted", exit_code=INTERRUPTED) from None
+    notes = (*notes, *_served_only_here(given.policy, runs[0].result.records))
     report = build_report(runs, Setting(engine.name, load.measured_until, gpu_hour, check, notes))
     # First, for what is printed may go to a pager or a pipe that somebody closes.
     if json_file is not None:
@@ -258,6 +261,26 @@ def _notes(given: PolicyInput, engine: systems.Hardware, names: Sequence[str]) -
         )
     if given.replicas > 1:
         yield f"One of {given.replicas} replicas is simulated, and gets all of the workload"
+
+
+def _served_only_here(policy: Policy, records: Iterable[RequestRecord]) -> Iterator[str]:
+    """Limits that no scheduler looks at, but an engine or a sidecar does before it."""
+    context = policy.model.max_model_len_tokens or inf
+    output = {tier.name: tier.output.max_tokens or inf for tier in policy.tiers}
+    long = answers = 0
+    for one in records:
+        long += one.prompt_tokens + max(1, one.output_tokens) > context
+        answers += one.output_tokens > output[one.tier]
+    if long:
+        yield (
+            f"{long:,} requests are longer than the model's context of {context:,} tokens: a real "
+            "engine refuses them with 400"
+        )
+    if answers:
+        yield (
+            f"{answers:,} answers are longer than their tier's output.max: a sidecar refuses such "
+            "requests with 400"
+        )
 
 
 def _simulated(names: Sequence[str], load: Load, engine: systems.Hardware) -> list[Run]:

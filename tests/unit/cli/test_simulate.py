@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -351,6 +352,25 @@ def test_what_the_operator_would_report_is_noted(
     assert "Tenant n/lost is not served: spec.tierRef: there is no TenantTier gone" in out
     assert "One of 3 replicas is simulated" in out
     assert "The pool's engine has 1 GPUs, h100_70b_tp8 has 8" in out
+
+
+def test_requests_that_would_be_refused_before_any_scheduler_are_noted(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    pool = POOL.replace("{name: m,", "{name: m, maxModelLen: 219,")
+    free = ANY.replace("name: t0", "name: t3").replace("}}}", "}, output: {default: 9, max: 19}}}")
+    file = tmp_path / "m.yaml"
+    file.write_text("\n---\n".join([ANY, free, pool]))
+    arguments = (file, "--workload", scenario, "--policy", "fcfs", "--drain", 5)
+    assert simulate(monkeypatch, *arguments) == 0
+    out = capsys.readouterr().out
+    # Those of 200 + 50 tokens in t3; the 100 + 20 of t0 fit, and have no such limit.
+    sent = re.search(r"(\d+) requests are longer than the model's context of 219 tokens", out)
+    answers = re.search(r"(\d+) answers are longer than their tier's output.max", out)
+    assert sent is not None
+    assert answers is not None
+    assert 60 < int(answers[1]) <= int(sent[1]) < 120
 
 
 def test_a_pool_that_is_switched_off_is_simulated_as_it_serves(
