@@ -39,6 +39,11 @@ _MODELS: dict[str, type[BaseModel]] = {
     POOL: api.ServingPool,
 }
 _FIELDS = {"apiVersion", "kind", "metadata", "spec", "status"}
+_METADATA = {
+    "annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp",
+    "finalizers", "generateName", "generation", "labels", "managedFields", "name", "namespace",
+    "ownerReferences", "resourceVersion", "selfLink", "uid",
+}  # fmt: skip
 _DNS_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _DEFAULT_NAMESPACE = "default"
@@ -117,7 +122,11 @@ def _check(file: Path, obj: Json, model: type[BaseModel]) -> None:
     where = f"{file}: {obj['kind']} {obj['metadata']['name']}"
     if "apiVersion" not in obj:
         raise _wrong(f"{where}: apiVersion: required")
-    unknown = next(iter(sorted(obj.keys() - _FIELDS, key=str)), None)
+    strange = [
+        *(obj.keys() - _FIELDS),
+        *(f"metadata.{name}" for name in obj["metadata"].keys() - _METADATA),
+    ]
+    unknown = next(iter(sorted(map(str, strange))), None)
     unknown = unknown or next(_unknown_fields(model, {"spec": obj.get("spec")}, ""), None)
     if unknown is not None:
         raise _wrong(f"{where}: unknown field {unknown}")

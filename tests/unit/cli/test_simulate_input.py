@@ -57,6 +57,10 @@ def manifests(folder: Path, *documents: str) -> Path:
         ),
         (TENANT.replace("v1alpha1", "v9"), "Tenant a: apiVersion: "),
         (TENANT.replace("spec:", "spce: {}\nspec:"), "Tenant a: unknown field spce"),
+        (
+            TENANT.replace("name: a,", "name: a, lables: {},"),
+            "Tenant a: unknown field metadata.lables",
+        ),
         (TENANT.replace("name: a,", "name: Acme,"), "Tenant 'Acme': metadata.name: expected lower"),
         (
             TENANT.replace("name: a,", "name: a, creationTimestamp: 5,"),
@@ -69,7 +73,7 @@ def manifests(folder: Path, *documents: str) -> Path:
         ("kind: Namespace\nmetadata: {name: n, labels: [1]}\n", "Namespace n: metadata.labels: "),
         ("kind: Namespace\nmetadata: {name: n, labels: {a: 1}}\n", "Namespace n: metadata.labels"),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_what_the_server_would_refuse_is_refused(
     document: str, message: str, tmp_path: Path
