@@ -170,6 +170,7 @@ def simulate(
     names = asked if policy else _names([_own_policy(given.policy), *asked])
     given = replace(given, policy=_promised(given.policy, slo or []))
     load = prepare(given, workload, Timing(duration, warmup, drain, seed))
+    systems.check_split(names, load)
     notes = (*given.notes, *load.notes, *_notes(given, engine, names))
     try:
         runs = _simulated(names, load, engine)

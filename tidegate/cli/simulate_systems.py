@@ -44,6 +44,8 @@ _STOCK = ("fcfs", "priority", STATIC)
 """Those with nothing but vLLM."""
 _PROBE = "probe of vLLM"
 _HALVES = {"h100_70b_tp8": "h100_70b_tp4"}
+_MOST_SPLIT_TIERS = 8
+"""Of n tiers there are 2^(n-1) - 1 splits, and each is tried."""
 _TRIAL_SHARE = 0.25
 _TRIAL_SECONDS = 120.0
 _TENSOR = re.compile(r"_tp([1-9]\d{0,3})$")
@@ -134,6 +136,17 @@ def check_policies(names: Sequence[str], engine: Hardware) -> None:
         )
 
 
+def check_split(names: Sequence[str], load: Load) -> None:
+    """:class:`CommandError` where static has nothing to split, or more ways than can be tried."""
+    tiers = len(load.make().tiers)
+    if STATIC in names and not 2 <= tiers <= _MOST_SPLIT_TIERS:
+        raise CommandError(
+            f"static: the workload's tenants are in {tiers} tiers; 2 to {_MOST_SPLIT_TIERS} can be "
+            "split",
+            exit_code=2,
+        )
+
+
 def check_limits(policy: Policy) -> None:
     """:class:`CommandError` where no engine would start with the policy's limits."""
     limits = _limited(policy).engine
@@ -214,8 +227,6 @@ def _limited(policy: Policy) -> Policy:
 def _best_split(load: Load, engine: Hardware, watch: Watch) -> System:
     tiers = load.make().tiers
     ways = node_policy.splits_in_two(tiers)
-    if not ways:
-        raise CommandError("static: there is only one tier to serve", exit_code=2)
     systems = [_split(load, engine, way) for way in ways]
     if len(systems) == 1:
         return systems[0]

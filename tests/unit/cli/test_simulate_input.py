@@ -144,6 +144,30 @@ def test_limits_with_which_vllm_does_not_start_are_refused() -> None:
         systems.check_limits(replace(policy, engine=EngineLimits(64, 63)))
 
 
+def test_static_of_too_many_tiers_is_refused_before_it_is_tried(tmp_path: Path) -> None:
+    tiers = [{"name": f"t{number}"} for number in range(9)]
+    policy = tmp_path / "policy.json"
+    document = {"version": 1, "generation": 1, "pool": "n/p", "model": {"name": "m"}}
+    policy.write_text(json.dumps(document | {"tiers": tiers}))
+    tenant = (
+        "- {name: n, tier: t, arrival: {process: Constant, rate_per_second: 1}, prompt_tokens: "
+        "{distribution: Constant, value: 1}, output_tokens: {distribution: Constant, value: 1}}\n"
+    )
+    scenario = tmp_path / "scenario.yaml"
+    for count, refused in ((1, True), (2, False), (8, False), (9, True)):
+        text = "version: 1\nname: w\nmodel: m\nduration_seconds: 1\ntenants:\n"
+        for number in range(count):
+            text += tenant.replace("name: n", f"name: n{number}").replace("t,", f"t{number},", 1)
+        scenario.write_text(text)
+        load = prepare(read_policy([policy], None), str(scenario), Timing(None, None, 0.0, None))
+        systems.check_split(["fcfs"], load)
+        if refused:
+            with pytest.raises(CommandError, match=f"in {count} tiers; 2 to 8 can be split"):
+                systems.check_split(["static"], load)
+        else:
+            systems.check_split(["static"], load)
+
+
 def test_static_engines_have_the_flags_of_the_one_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
