@@ -285,7 +285,8 @@ def test_every_split_is_tried_once() -> None:
 def test_a_step_time_cap_holds_while_others_decode() -> None:
     spans: list[tuple[float, int]] = []
     workload = mixed_node(SMALL, 1)
-    options = PluginOptions(step_seconds_cap=0.06)
+    # Nobody stands back, so that the cap binds the highest tier's prompts, too.
+    options = PluginOptions(pause=False, step_seconds_cap=0.06)
     system = one_engine(Scheduling.TIDEGATE, node_policy(workload), plugin=options)
     group = system.groups[0].build()
     step_ended = group.step_ended
