@@ -42,6 +42,8 @@ class Promises:
     """By tenant; others weigh 1."""
     reserved_percent: Mapping[str, int] = field(default_factory=dict)
     """By tier, where the policy reserves."""
+    tiers: Mapping[str, str] = field(default_factory=dict)
+    """By tenant: those that are listed even if they sent nothing."""
 
     @classmethod
     def of(cls, policy: Policy) -> Promises:
@@ -50,6 +52,7 @@ class Promises:
             {tier.name: tier.slo_objectives for tier in policy.tiers},
             {tenant.name: tenant.weight for tenant in policy.tenants},
             {tier.name: tier.reserved_percent for tier in policy.tiers},
+            {tenant.name: tenant.tier for tenant in policy.tenants},
         )
 
 
@@ -143,7 +146,9 @@ class _Groups:
         self._promises = promises
         self._window = window
         served: dict[_Name, float] = defaultdict(float)
-        measured: dict[_Name, list[RequestRecord]] = {}
+        measured: dict[_Name, list[RequestRecord]] = {
+            (tier, tenant): [] for tenant, tier in promises.tiers.items()
+        }
         for record in result.records:
             name = record.tier, record.tenant
             served[name] += served_tokens(record, window)
@@ -153,7 +158,7 @@ class _Groups:
         self._served = served
         self._everything = sum(served.values())
         self._measured = measured
-        self.tiers = list(dict.fromkeys([*result.tiers, *(tier for tier, _ in served)]))
+        self.tiers = list(dict.fromkeys([*result.tiers, *(tier for tier, _ in measured)]))
 
     def figures_of_tier(self, tier: str) -> SimulatedFigures:
         names = [name for name in self._measured if name[0] == tier]

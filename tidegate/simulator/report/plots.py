@@ -11,13 +11,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil, log10
+from math import ceil, floor, log10
 from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, MaxNLocator, NullLocator
 
 from tidegate.simulator.report import series
 from tidegate.simulator.report.series import Curve
@@ -54,6 +54,8 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.6,
 }
 _MOST_NINES = 4.0
+_MARGIN = 1.1
+"""Beside the shortest and the longest latency, as a factor: wide enough for a mark or two."""
 
 Results = Sequence[SimulationResult]
 
@@ -74,6 +76,8 @@ def latency_plot(
         }
         for result in results
     ]
+    drawn = [x for one in curves for curve in one.values() for x in curve.x if x > 0]
+    reached = [*drawn, *targets.values()]
 
     def draw(axes: Any, position: int, colours: Mapping[str, str]) -> None:
         for tier, curve in curves[position].items():
@@ -82,9 +86,12 @@ def latency_plot(
             if tier in targets:
                 axes.axvline(targets[tier], color=colours[tier], linestyle=":", linewidth=1.2)
         axes.set_xscale("log")
+        if reached:
+            axes.set_xlim(min(reached) / _MARGIN, max(reached) * _MARGIN)
         axes.set_ylim(0, _MOST_NINES)
         axes.yaxis.set_major_locator(FixedLocator([0.0, _nines(0.5), 1.0, 2.0, 3.0, 4.0]))
         axes.yaxis.set_major_formatter(FuncFormatter(_nines_label))
+        axes.xaxis.set_major_locator(_LatencyMarks())
         axes.xaxis.set_major_formatter(FuncFormatter(_seconds_label))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(label)
@@ -126,6 +133,8 @@ def queue_plot(results: Results) -> str:
         if many:
             axes.set_yscale("symlog", linthresh=10)
             axes.yaxis.set_minor_locator(NullLocator())
+        else:
+            axes.yaxis.set_major_locator(_whole_numbers())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         _time_axis(axes, "requests waiting")
 
@@ -149,6 +158,7 @@ def _stacked(
             linewidth=0,
         )
         axes.margins(x=0)
+    axes.yaxis.set_major_locator(_whole_numbers())
     axes.yaxis.set_major_formatter(FuncFormatter(format_value))
     _time_axis(axes, label)
 
@@ -156,7 +166,13 @@ def _stacked(
 def _time_axis(axes: Any, label: str) -> None:
     axes.set_xlabel("seconds")
     axes.set_ylabel(label)
+    axes.xaxis.set_major_locator(_whole_numbers())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _whole_numbers() -> MaxNLocator:
+    """Marks where their labels say that they are: 2.5 would be shown as 2."""
+    return MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
 
 
 def _panels(
@@ -211,6 +227,23 @@ def _nines(part: float) -> float:
 
 def _nines_label(value: float, _: int) -> str:
     return f"{100 * (1 - 10**-value):.4g}%"
+
+
+class _LatencyMarks(Locator):
+    """Powers of ten, and what lies between where there are few: no axis is without numbers."""
+
+    def __call__(self) -> Sequence[float]:
+        return self.tick_values(*self.axis.get_view_interval()) if self.axis else ()
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        decades = log10(vmax / vmin)
+        if decades < 1:
+            marks = list(MaxNLocator(nbins=5).tick_values(vmin, vmax))
+        else:
+            powers = range(floor(log10(vmin)), ceil(log10(vmax)) + 1)
+            steps = (1, 2, 5) if decades < 2 else (1,)
+            marks = [step * 10.0**power for power in powers for step in steps]
+        return [mark for mark in marks if vmin <= mark <= vmax]
 
 
 def _seconds_label(value: float, _: int) -> str:

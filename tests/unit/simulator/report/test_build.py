@@ -63,6 +63,17 @@ def test_a_tier_that_nothing_was_sent_to_is_listed(
     assert run.tiers[1].figures.sent == 0
 
 
+def test_a_tenant_that_sent_nothing_is_listed(
+    answered: MakeRecord, judged: Callable[..., PolicyRun]
+) -> None:
+    promises = Promises(tiers={"late": "T1", "a": "T0"})
+    run = judged([answered("T0", "a", 1, 1, 1)], promises)
+    assert [(row.tier, row.name, row.figures.sent) for row in run.tenants] == [
+        ("T0", "a", 1), ("T1", "late", 0),
+    ]  # fmt: skip
+    assert [tier.figures.sent for tier in run.tiers] == [1, 0]
+
+
 def test_only_the_measured_part_counts(
     answered: MakeRecord, result: MakeResult, step_time: StepTimeModel
 ) -> None:

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -154,6 +155,35 @@ def test_a_name_with_dollars_is_no_formula(
     report = build_report([Run(one, Promises(), step_time)], Setting("test", 100.0))
     shown = page(report, [one], {})
     assert all(tier in svg for svg in shown.split("<svg")[1:6])
+
+
+@pytest.mark.parametrize("spread", [1.001, 1.5, 3.0, 30.0, 300.0, 3e5])
+def test_latencies_of_any_spread_have_marks(
+    spread: float, answered: MakeRecord, result: MakeResult, step_time: StepTimeModel
+) -> None:
+    one = result([answered("T0", "a", 1, ttft, 0.0) for ttft in (0.017, 0.017 * spread)])
+    report = build_report([Run(one, Promises(), step_time)], Setting("test", 20.0))
+    marks = re.findall(r">([\d.]+) (m?s)</text>", page(report, [one], {}).split("<svg")[1])
+    seconds = [float(number) / (1000 if unit == "ms" else 1) for number, unit in marks]
+    assert 2 <= len(seconds) <= 9
+    assert seconds == sorted(set(seconds))
+
+
+def test_marks_of_time_and_numbers_stand_where_they_say(
+    answered: MakeRecord, result: MakeResult, sample: Callable[..., TimeSample],
+    step_time: StepTimeModel,
+) -> None:  # fmt: skip
+    samples = [sample(float(time), time % 2) for time in range(21)]
+    one = result([answered("T0", "a", 1, 1, 1)], samples)
+    report = build_report([Run(one, Promises(), step_time)], Setting("test", 20.0))
+    queue = page(report, [one], {}).split("<svg")[5]
+    marks = re.findall(r">([\d,]+)</text>", queue)
+    # Of 0 to 20 s, then of 0 to 2 requests: no mark twice, and all the same distance apart.
+    split = marks.index("0", 1)
+    for numbers in (marks[:split], marks[split:]):
+        values = [int(number) for number in numbers]
+        assert len({after - before for before, after in pairwise(values)}) == 1
+        assert values[1] > values[0]
 
 
 def test_of_many_tenants_the_busiest_are_shown(
