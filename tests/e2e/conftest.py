@@ -59,4 +59,4 @@ def make_scene(cluster: Cluster) -> Iterator[Callable[..., Scene]]:
 
     yield make
     for scene in scenes:
-        scene.down()
+        scene.down(wait=False)

@@ -174,10 +174,12 @@ class Scene:
         replicas = pool.get("status", {}).get("readyReplicas") == self.replicas
         return done and replicas and condition(pool, "Ready").get("status") == "True"
 
-    def down(self) -> None:
-        self.cluster.kubectl("delete", "namespace", self.namespace, "--timeout=120s")
+    def down(self, *, wait: bool = True) -> None:
+        """``wait`` False: its pods drain while the next test runs."""
+        how = "--timeout=120s" if wait else "--wait=false"
+        self.cluster.kubectl("delete", "namespace", self.namespace, how)
         names = [f"{self.namespace}-{name}" for name in self.tiers]
-        self.cluster.kubectl("delete", "tenanttier", *names, "--ignore-not-found")
+        self.cluster.kubectl("delete", "tenanttier", *names, "--ignore-not-found", how)
 
     def key(self, tenant: str) -> str:
         return key_of(f"{self.namespace}/{tenant}")
