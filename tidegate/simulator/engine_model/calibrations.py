@@ -91,6 +91,28 @@ _BY_TOKENS = "0: the profile counts a decode as one token; sampling stands in th
 _NO_GRAPHS = "0: the profile times kernels one by one; launches stand in the overhead"
 _OVERHEAD = "assumption for scheduler, sampling and launch (2..5 ms), 2026-11"
 
+
+def _bf16_sources(gpus: int) -> dict[str, str]:
+    return {
+        "overhead_seconds": _OVERHEAD,
+        "floor_seconds": f"median of 1..64 tokens: {_VIDUR}",
+        "base_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
+        "per_token_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
+        "per_row_seconds": _BY_TOKENS,
+        "prefill_seconds": _NO_GRAPHS,
+        "per_kv_token_seconds": (
+            f"{_KV_BYTES} / {gpus} GPUs / (3.35 TB/s x 0.8); NVIDIA H100 SXM sheet"
+        ),
+        "per_pair_seconds": (
+            f"4 x 8192 x 80 = 2.62 MFLOP a pair / {gpus} GPUs / (989 TFLOP/s x 0.47); "
+            "NVIDIA H100 SXM sheet"
+        ),
+        "kv_capacity_tokens": (
+            f"({gpus} x 80 GB x 0.9 - 141 GB weights - 2..4 GB a GPU) / ({_KV_BYTES})"
+        ),
+    }
+
+
 H100_70B_TP8 = Calibration(
     step_time=StepTimeModel(
         overhead_seconds=0.003,
@@ -101,22 +123,7 @@ H100_70B_TP8 = Calibration(
         per_pair_seconds=7.0e-10,
     ),
     kv_capacity_tokens=1_200_000,
-    sources={
-        "overhead_seconds": _OVERHEAD,
-        "floor_seconds": f"median of 1..64 tokens: {_VIDUR}",
-        "base_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
-        "per_token_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
-        "per_row_seconds": _BY_TOKENS,
-        "prefill_seconds": _NO_GRAPHS,
-        "per_kv_token_seconds": f"{_KV_BYTES} / 8 GPUs / (3.35 TB/s x 0.8); NVIDIA H100 SXM sheet",
-        "per_pair_seconds": (
-            "4 x 8192 x 80 = 2.62 MFLOP a pair / 8 GPUs / (989 TFLOP/s x 0.47); "
-            "NVIDIA H100 SXM sheet"
-        ),
-        "kv_capacity_tokens": (
-            f"(8 x 80 GB x 0.9 - 141 GB weights - 2..4 GB a GPU) / ({_KV_BYTES})"
-        ),
-    },
+    sources=_bf16_sources(gpus=8),
 )
 
 H100_70B_TP4 = Calibration(
@@ -129,19 +136,7 @@ H100_70B_TP4 = Calibration(
         per_pair_seconds=1.4e-9,
     ),
     kv_capacity_tokens=400_000,
-    sources={
-        "overhead_seconds": _OVERHEAD,
-        "floor_seconds": f"median of 1..64 tokens: {_VIDUR}",
-        "base_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
-        "per_token_seconds": f"line through 256 and 4,096 tokens: {_VIDUR}",
-        "per_row_seconds": _BY_TOKENS,
-        "prefill_seconds": _NO_GRAPHS,
-        "per_kv_token_seconds": f"{_KV_BYTES} / 4 GPUs / (3.35 TB/s x 0.8); NVIDIA H100 SXM sheet",
-        "per_pair_seconds": "2.62 MFLOP a pair / 4 GPUs / (989 TFLOP/s x 0.47)",
-        "kv_capacity_tokens": (
-            f"(4 x 80 GB x 0.9 - 141 GB weights - 2..4 GB a GPU) / ({_KV_BYTES})"
-        ),
-    },
+    sources=_bf16_sources(gpus=4),
 )
 
 _FP8_WEIGHTS = "70.6 GB of FP8 weights"
