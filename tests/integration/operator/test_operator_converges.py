@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.custom_resources import digest, pool, tenant, tier
-from support.operator_cluster import OperatorCluster, decoded
+from support.operator_cluster import OperatorCluster, decoded, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -22,15 +24,22 @@ async def test_a_pool_comes_up_and_its_sidecars_get_the_policy(
         await cluster.condition_becomes("ServingPool", "chat", namespace, "PolicyApplied", "True")
         await cluster.condition_becomes("Tenant", "a", namespace, "Ready", "True", "Ready")
         await cluster.condition_becomes("TenantTier", "up0", None, "Ready", "True", "Ready")
-        assert len(pods.sidecars) == 2
-        for sidecar in pods.sidecars.values():
-            assert sidecar.bundle is not None
+        # Ready and PolicyApplied speak of the pods that serve: the second one may still be starting.
+        sidecars = await eventually(
+            lambda: len(told := [s for s in pods.sidecars.values() if s.bundle]) == 2 and told,
+            "both sidecars have the policy",
+        )
+        for sidecar in sidecars:
             assert sidecar.bundle.keys.keys == {digest(f"demo-{namespace}-a"): f"{namespace}/a"}
         admin = await cluster.get("Secret", "chat-admin", namespace)
         assert admin is not None
         tokens = {token for sidecar in pods.sidecars.values() for token in sidecar.tokens}
         assert tokens == {decoded(admin)["token"]}
-        status = (await cluster.get("ServingPool", "chat", namespace) or {})["status"]
-        assert (status["replicas"], status["readyReplicas"]) == (2, 2)
+
+        async def serving() -> Any:
+            found = (await cluster.get("ServingPool", "chat", namespace) or {})["status"]
+            return found if (found["replicas"], found["readyReplicas"]) == (2, 2) else None
+
+        status = await eventually(serving, "two pods of two serve")
         assert status["addresses"] == [f"http://chat.{namespace}.svc:8000"]
         assert status["observedGeneration"] == 1

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import Callable
 from typing import cast
 
@@ -9,6 +11,7 @@ Backend = tuple[str, int]
 """(address, port)."""
 
 _CONNECT_SECONDS = 5.0
+_LINGER_NOT_AT_ALL = struct.pack("ii", 1, 0)
 
 
 class TcpProxy:
@@ -95,13 +98,18 @@ class _Side(asyncio.Protocol):
         if peer is not None and peer.transport is not None:
             # A reset is passed on as one; after an orderly end the rest is still delivered.
             if error is not None:
-                peer.transport.abort()
+                peer.abort()
             else:
                 peer.transport.close()
 
     def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+        """Ends with a reset, also where nothing unread makes the kernel send one by itself."""
+        if self.transport is None:
+            return
+        own: socket.socket = self.transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT_AT_ALL)
+        self.transport.abort()
 
 
 class _Client(_Side):
@@ -135,7 +143,7 @@ class _Client(_Side):
         assert self.transport is not None
         if side is None:
             # As a cluster without endpoints does: reset, not an empty answer.
-            self.transport.abort()
+            self.abort()
         elif self.transport.is_closing():
             side.abort()
         else:
