@@ -63,7 +63,7 @@ def test_containers_of_a_pod_share_volumes_and_see_their_own_identity(space: Nam
 
 def test_a_changed_config_map_swaps_all_files_at_once(space: Namespace) -> None:
     space.apply("v1", "ConfigMap", "settings", data={"a": "1", "b": "1"})
-    # A folder that is replaced while it is read is gone for the rest: such a look counts for nothing.
+    # A folder may be replaced while it is read, and is gone then: such a look counts for nothing.
     script = (
         "last=; while :; do d=$(readlink /conf/..data);"
         ' now="$(cat /conf/$d/a 2>/dev/null)$(cat /conf/$d/b 2>/dev/null)";'

@@ -24,7 +24,7 @@ async def test_a_pool_comes_up_and_its_sidecars_get_the_policy(
         await cluster.condition_becomes("ServingPool", "chat", namespace, "PolicyApplied", "True")
         await cluster.condition_becomes("Tenant", "a", namespace, "Ready", "True", "Ready")
         await cluster.condition_becomes("TenantTier", "up0", None, "Ready", "True", "Ready")
-        # Ready and PolicyApplied speak of the pods that serve: the second one may still be starting.
+        # Ready and PolicyApplied speak of the pods that serve: the second may still be starting.
         sidecars = await eventually(
             lambda: len(told := [s for s in pods.sidecars.values() if s.bundle]) == 2 and told,
             "both sidecars have the policy",
