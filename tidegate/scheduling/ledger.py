@@ -108,9 +108,11 @@ class Ledger:
         else:
             self.undo(job)
             return 0
+        request.billed_tokens = tokens
         self._serve(job, tokens - job.served_tokens)
         self._correct_tokens(job, tokens - job.charged_tokens)
         if self._pace is not None:
+            request.engine_ms = job.used_ms
             self._correct_ms(job, job.used_ms - job.charged_ms)
         return tokens
 

@@ -79,6 +79,10 @@ class Request:
     """Why it was not queued; in Shadow, why it would not have been."""
     forecast: Forecast | None = field(default=None, init=False)
     """Set where the host reports the engine's steps, once some were measured."""
+    billed_tokens: int = field(default=0, init=False)
+    """Prompt and output tokens that it was billed; set at its end."""
+    engine_ms: float | None = field(default=None, init=False)
+    """EngineTime that it took; set at its end, where the host reports the engine's steps."""
 
 
 @dataclass(frozen=True, slots=True)
