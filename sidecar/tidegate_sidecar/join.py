@@ -19,7 +19,7 @@ import orjson
 
 from tidegate.scheduling.request import Usage
 from tidegate_sidecar.bodies import Body
-from tidegate_sidecar.fields import CHAT
+from tidegate_sidecar.endpoints import CHAT
 from tidegate_sidecar.sse import event_data, split_events, usage_of
 
 JOIN_MIN_OUTPUT_TOKENS = 17
@@ -65,7 +65,8 @@ class Joiner:
         self._pieces.append(chunk)
         self.size_bytes += len(chunk)
         self.done = chunk.rstrip().endswith(b"[DONE]")
-        self.events += max(0, chunk.count(b"data:") - chunk.count(b"[DONE]"))
+        tokenless = chunk.count(b"[DONE]") + chunk.count(b'"choices":[]')
+        self.events += max(0, chunk.count(b"data:") - tokenless)
 
     def answer(self) -> bytes:
         """The joined body, as JSON; :class:`JoinError` when the stream was not a whole one."""

@@ -8,6 +8,9 @@ usage. Events are parsed as JSON only where their bytes hold a marker (``"usage"
 ``[DONE]``), which all but the last few do not; the same markers inside generated text are escaped
 by JSON or cost one parse.
 
+The Responses API's events are typed and say their usage without being asked: a token is an event whose
+type ends in ``.delta``, the last one is ``response.completed`` (or ``incomplete``, ``failed``).
+
 Invariant: for any way to cut the input, the joined output and the usage are the same.
 """
 
@@ -24,21 +27,28 @@ _BOUNDARY = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r(?=.))", re.DOTALL)
 """A blank line. A last ``\\r`` may be half of a ``\\r\\n``: it waits for the byte after it."""
 MAX_HELD_BYTES = 1 << 20
 """An event larger than this passes on unparsed."""
+_DELTA = b'.delta"'
+"""In each typed event with a token; inside a string the quote would be escaped."""
+_LAST_TYPES = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 class EventStream:
-    """Reads one stream. ``hide_usage``: drop the event that holds nothing but usage."""
+    """Reads one stream. ``hide_usage``: drop the event that holds nothing but usage.
 
-    __slots__ = ("_held", "_hide_usage", "done", "error_seen", "events", "usage")
+    ``typed``: its events are the Responses API's.
+    """
 
-    def __init__(self, *, hide_usage: bool) -> None:
+    __slots__ = ("_held", "_hide_usage", "_typed", "done", "error_seen", "events", "usage")
+
+    def __init__(self, *, hide_usage: bool, typed: bool = False) -> None:
         self._hide_usage = hide_usage
+        self._typed = typed
         self._held = b""
         self.events = 0
-        """Complete events so far, hidden ones and ``[DONE]`` not counted."""
+        """Complete events so far, hidden ones and ``[DONE]`` not counted; if typed, tokens."""
         self.usage: Usage | None = None
         self.done = False
-        """``[DONE]`` was seen."""
+        """``[DONE]`` was seen, or the last event of a typed stream."""
         self.error_seen = False
         """The engine reported an error inside the stream."""
 
@@ -58,7 +68,7 @@ class EventStream:
         if marked >= 0:
             return self._feed_marked(data, marked)
         if self.events or data.find(b"data:") >= 0:
-            self.events += data.count(b"\n\n")
+            self.events += data.count(_DELTA if self._typed else b"\n\n")
         return data
 
     def finish(self) -> bytes:
@@ -78,7 +88,7 @@ class EventStream:
         """Whole events, looked at one by one from the one that holds the first marker."""
         before = data.rfind(b"\n\n", 0, marked)
         start = 0 if before < 0 else before + 2
-        self.events += data.count(b"\n\n", 0, start)
+        self.events += data.count(_DELTA if self._typed else b"\n\n", 0, start)
         passed = [data[:start]]
         while start < len(data):
             end = data.index(b"\n\n", start) + 2
@@ -103,22 +113,42 @@ class EventStream:
 
     def _passes(self, event: bytes) -> bool:
         if _first_marker(event) < 0:
-            self.events += 1
+            self.events += event.count(_DELTA) if self._typed else 1
             return True
         data = event_data(event)
         if data == b"[DONE]":
             self.done = True
             return True
-        members = _members(data)
+        members = json_members(data)
+        if self._typed:
+            self._take_typed(members)
+            self.events += event.count(_DELTA)
+            return True
         if isinstance(members.get("error"), dict) or members.get("object") == "error":
             self.error_seen = True
         usage = usage_of(members)
         if usage is not None:
             self.usage = usage
-            if self._hide_usage and not members.get("choices"):
-                return False
+            if not members.get("choices"):  # no token of an answer, and no step of the engine
+                return not self._hide_usage
         self.events += 1
         return True
+
+    def _take_typed(self, members: dict[str, Any]) -> None:
+        kind, answer = members.get("type"), members.get("response")
+        if kind in _LAST_TYPES and isinstance(answer, dict):
+            self.done = True
+            self.usage = usage_of(answer)
+        if kind in ("error", "response.failed") or isinstance(members.get("error"), dict):
+            self.error_seen = True
+
+
+def last_answer(members: dict[str, Any]) -> dict[str, Any] | None:
+    """The whole answer that the last event of a typed stream holds; None: it is not the last."""
+    answer = members.get("response")
+    if members.get("type") not in ("response.completed", "response.incomplete"):
+        return None
+    return answer if isinstance(answer, dict) else None
 
 
 def _first_marker(data: bytes) -> int:
@@ -147,7 +177,8 @@ def event_data(event: bytes) -> bytes:
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines)
 
 
-def _members(data: bytes) -> dict[str, Any]:
+def json_members(data: bytes) -> dict[str, Any]:
+    """The members of an event's JSON object; none where it is no such."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -160,10 +191,16 @@ def usage_of(answer: dict[str, Any]) -> Usage | None:
     usage = answer.get("usage")
     if not isinstance(usage, dict):
         return None
-    prompt = usage.get("prompt_tokens")
-    output = usage.get("completion_tokens")
-    if output is None:
-        output = 0
-    if type(prompt) is not int or type(output) is not int or prompt < 0 or output < 0:
+    prompt = _count(usage, "prompt_tokens", "input_tokens")
+    output = _count(usage, "completion_tokens", "output_tokens")
+    if prompt is None or (output is None and "completion_tokens" in usage):
         return None
-    return Usage(prompt_tokens=prompt, output_tokens=output)
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
+    return Usage(prompt_tokens=prompt, output_tokens=output or 0, cached_tokens=cached)
+
+
+def _count(members: dict[str, Any], *names: str) -> int | None:
+    """The first of these that is not null, if it is a count."""
+    value = next((v for name in names if (v := members.get(name)) is not None), None)
+    return value if type(value) is int and value >= 0 else None

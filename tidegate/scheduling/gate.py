@@ -16,7 +16,9 @@ in flight, so that no wrong belief about the engine can shut it for good):
 * Less than two steps' worth of prefill tokens is outstanding (a step's worth: what the running
   sequences leave of its budget): one for the step that runs, which we shall hear of when it ends,
   and one for the step that the engine begins at that moment. A prompt of many budgets passes once
-  less than that is ahead of it. Each step seen is taken to have prefilled its worth, oldest first.
+  less than that is ahead of it. Each step seen is taken to have prefilled its worth, oldest first;
+  a start says where the engine really is, so that miscounted steps and misjudged prompts never add
+  up: behind the oldest, it has done no more than one step's worth.
 * A seat is free or about to be (``engine_seats``).
 * The KV cache has room for one more prompt (``engine_kv``).
 
@@ -136,10 +138,14 @@ class Gate:
 
     def started(self, request_id: str, now: float) -> None:
         """Its first token or prefill progress was seen; later calls change nothing."""
-        flight = self._unstarted.pop(request_id, None)
+        flight = self._unstarted.get(request_id)
         if flight is None:
             return
+        was_oldest = next(iter(self._unstarted)) == request_id
+        del self._unstarted[request_id]
         self._forget_prefill(flight)
+        if was_oldest:
+            self._take_back_more_than_a_step()
         self._running += flight.sequences
         flight.started_step = self._kv.started(flight.sequences)
         elapsed = self._step - flight.dispatched_step
@@ -209,6 +215,17 @@ class Gate:
             tokens -= done
             if not tokens:
                 return
+
+    def _take_back_more_than_a_step(self) -> None:
+        credit = self._prefill_per_step()
+        for flight in self._unstarted.values():
+            done = flight.prompt_tokens - flight.prefill_tokens
+            if done == 0:
+                return
+            excess = max(0, done - credit)
+            credit -= done - excess
+            flight.prefill_tokens += excess
+            self._prefill_tokens += excess
 
     def _forget_prefill(self, flight: _Flight) -> None:
         self._not_started -= flight.sequences

@@ -162,6 +162,19 @@ def test_the_window_is_halved_when_requests_wait_in_the_engine() -> None:
     assert number <= 25
 
 
+def test_a_start_takes_back_what_too_many_steps_were_taken_to_have_prefilled() -> None:
+    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=2_000), 0.0)
+    gate.dispatched("first", 1, 10_000, 0.0)
+    gate.dispatched("second", 1, 16_000, 0.0)
+    for _ in range(12):
+        gate.step(0.0, True)
+    gate.started("first", 1.0)
+    for _ in range(6):
+        assert not gate.is_open(), "the second has had no more than one step's worth"
+        gate.step(2.0, True)
+    assert gate.is_open()
+
+
 def test_sequences_count_and_not_requests() -> None:
     gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=8192), 0.0)
     gate.dispatched("n", 8, 10, 0.0)
