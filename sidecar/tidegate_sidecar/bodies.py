@@ -12,16 +12,17 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
 from tidegate.scheduling.contracts import OutputLimits
 from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.endpoints import Endpoint, StreamKind
 from tidegate_sidecar.errors import ApiError, malformed
 from tidegate_sidecar.estimate import Estimator, PromptSize
-from tidegate_sidecar.fields import MAX_SEQUENCES, Endpoint
+from tidegate_sidecar.fields import MAX_SEQUENCES
 from tidegate_sidecar.json_body import parse_object, splice
-from tidegate_sidecar.prompts import prompt_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class OutputBound:
     """None: the client's own fields stand."""
 
 
-def parse_body(endpoint: Endpoint, raw: bytes) -> Body:
+def parse_body(endpoint: Endpoint, raw: bytes, media_domains: Container[str] = ()) -> Body:
     """Check a body; :class:`ApiError` (400 with ``param``) where it may not pass."""
     members = parse_object(raw)
     fields = endpoint.fields
@@ -66,7 +67,7 @@ def parse_body(endpoint: Endpoint, raw: bytes) -> Body:
     model = members.get("model")
     if model is None:
         raise malformed("'model' is required.", "model")
-    size = prompt_size(endpoint, members)
+    size = endpoint.measure(members, media_domains)
     stream = members.get("stream") is True
     options = members.get("stream_options")
     if options is not None and not stream:
@@ -75,7 +76,7 @@ def parse_body(endpoint: Endpoint, raw: bytes) -> Body:
     if sequences > MAX_SEQUENCES:
         field = endpoint.prompt_field
         raise malformed(f"'{field}' times 'n' is above {MAX_SEQUENCES} choices.", field)
-    asked = members.get("max_completion_tokens")
+    asked = asked_field(endpoint, members)
     return Body(
         raw=raw,
         members=members,
@@ -85,8 +86,13 @@ def parse_body(endpoint: Endpoint, raw: bytes) -> Body:
         stream=stream,
         wants_usage=bool(options and options.get("include_usage")),
         sequences=sequences,
-        asked_output_tokens=asked if asked is not None else members.get("max_tokens"),
+        asked_output_tokens=None if asked is None else members[asked],
     )
+
+
+def asked_field(endpoint: Endpoint, members: dict[str, Any]) -> str | None:
+    """The field by which the client bounds the output; None: it does not."""
+    return next((f for f in endpoint.output_fields if members.get(f) is not None), None)
 
 
 def _choices(members: dict[str, Any]) -> int:
@@ -107,9 +113,7 @@ def output_bound(
         return OutputBound(0, None)
     asked = body.asked_output_tokens
     if asked is not None:
-        field = "max_completion_tokens"
-        if body.members.get(field) is None:
-            field = "max_tokens"
+        field = asked_field(body.endpoint, body.members)
         for most, whose in ((limits.max_tokens, "your tier"), (max_model_len, "the model")):
             if most is not None and asked > most:
                 raise malformed(f"'{field}' is above the {most} tokens that {whose} allows.", field)
@@ -129,20 +133,33 @@ def output_bound(
     return OutputBound(bounded, bounded if limits.max_tokens is not None else None)
 
 
-def engine_body(body: Body, *, bound: OutputBound, engine_priority: int, ask_stream: bool) -> bytes:
-    """The bytes for the engine."""
-    new: dict[str, bytes] = {}
+def engine_body(
+    body: Body,
+    *,
+    bound: OutputBound,
+    engine_priority: int,
+    ask_stream: bool,
+    prompt_tokens: int | None = None,
+) -> bytes:
+    """The bytes for the engine.
+
+    ``prompt_tokens``: of each prompt only its last so many are computed (vLLM's
+    ``truncate_prompt_tokens``; another engine may ignore it, and serves the whole prompt).
+    """
+    new: dict[str, bytes] = dict(body.endpoint.own_members)
+    if prompt_tokens is not None:
+        new["truncate_prompt_tokens"] = b"%d" % prompt_tokens
     if engine_priority:
         new["priority"] = b"%d" % engine_priority
     if bound.sent is not None:
         # null in the client's place of choice is replaced there; else the field all engines read
-        members = body.members
-        field = "max_completion_tokens" if "max_completion_tokens" in members else "max_tokens"
+        given = [f for f in body.endpoint.output_fields if f in body.members]
+        field = given[0] if given else body.endpoint.output_fields[-1]
         new[field] = b"%d" % bound.sent
     if ask_stream:
         if not body.stream:
             new["stream"] = b"true"
-        if not body.wants_usage:
+        if body.endpoint.stream is StreamKind.CHUNKS and not body.wants_usage:
             new["stream_options"] = _with_usage(body.members.get("stream_options"))
     return splice(body.raw, body.members, new)
 

@@ -23,12 +23,14 @@ import asyncio
 import time
 from collections.abc import Callable, Container, Iterable
 
-from tidegate.scheduling.contracts import Policy, Task
+from tidegate.scheduling.contracts import Endpoint, Policy, Task
 from tidegate.scheduling.gate import Gate, TokensInFlightGate
+from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
-from tidegate_sidecar.errors import ApiError
+from tidegate_sidecar.errors import ApiError, not_admitted
+from tidegate_sidecar.limit_headers import limit_headers
 from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.tally import Tally
 from tidegate_sidecar.ticket import Ticket, TicketState
@@ -68,8 +70,10 @@ class Dispatcher:
         refusal = scheduler.submit(request, now, time.time())
         if refusal is not None:
             if request.refusal is not None:
-                raise ApiError(refusal, retry_after=request.refusal.retry_after_seconds)
+                self._tally.not_admitted(request.refusal)
+                raise not_admitted(request.refusal)
             raise self.refusal(refusal, request.tenant)
+        self._tally.admitted(request)
         ticket = Ticket(self, request, key_sha256)
         self._tickets[request.id] = ticket
         self._pump(now)
@@ -85,6 +89,15 @@ class Dispatcher:
         elif self.scheduler is not None and outcome in (Outcome.QUEUE_FULL, Outcome.HELD):
             retry_after = self.scheduler.retry_after_seconds(tenant, self.loop.time())
         return ApiError(outcome, retry_after=retry_after)
+
+    def limit_headers(
+        self, tenant: str, endpoint: Endpoint | None = None, model: str | None = None
+    ) -> dict[str, str]:
+        """What its rate limits leave a tenant, as the headers of an answer."""
+        if self.scheduler is None:
+            return {}
+        clocks = Clocks(self.loop.time(), time.time())
+        return limit_headers(*self.scheduler.room(tenant, endpoint, model, clocks))
 
     def _pump(self, now: float) -> None:
         scheduler, gate = self.scheduler, self.gate

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import orjson
 
 from tidegate.scheduling.outcomes import HTTP_ERRORS, Outcome
+from tidegate.scheduling.request import Refusal
 
 DROPPED_REASON_HEADER = "x-tidegate-dropped-reason"
 
@@ -31,6 +32,13 @@ DEFAULT_MESSAGES: dict[Outcome, str] = {
     Outcome.QUEUE_WAIT_EXCEEDED: "The request waited longer in the queue than its tier allows.",
     Outcome.DEADLINE_EXCEEDED: "The deadline of the request passed while it waited.",
     Outcome.ENGINE_FAILED: "The engine failed while it served this request.",
+}
+
+
+_LIMITED_MESSAGES: dict[Outcome, str] = {
+    Outcome.RATE_LIMITED: "Your rate limit {!r} is reached. Retry after the time given.",
+    Outcome.REQUEST_EXCEEDS_LIMIT: "The request is larger than a whole window of your rate limit "
+    "{!r}; it can never pass. Ask for less output or send a shorter prompt.",
 }
 
 
@@ -77,6 +85,12 @@ class ApiError(Exception):
         """The same as one server-sent event, for a stream whose 200 was already sent."""
         return b"data: " + self.body() + b"\n\n"
 
+    def typed_event(self) -> bytes:
+        """Likewise, for a stream of the Responses API."""
+        body = orjson.loads(self.body())
+        event = {"type": "error", **body["error"], **body, "sequence_number": 0}
+        return b"event: error\ndata: " + orjson.dumps({**event, "type": "error"}) + b"\n\n"
+
     def response_headers(self) -> dict[str, str]:
         """Headers besides Content-Type: Retry-After, the drop reason and the error's own."""
         error = HTTP_ERRORS[self.outcome]
@@ -98,3 +112,13 @@ def _encodable(text: str) -> str:
 def malformed(message: str, param: str | None = None) -> ApiError:
     """A 400 for a body or header that cannot be served as it is."""
     return ApiError(Outcome.MALFORMED, message, param=param)
+
+
+def not_admitted(refusal: Refusal) -> ApiError:
+    """The answer to a request that prompt limit, throttle or a rate limit refused."""
+    message = _LIMITED_MESSAGES.get(refusal.outcome)
+    if message is not None and refusal.limit is not None:
+        message = message.format(refusal.limit)
+    else:
+        message = None
+    return ApiError(refusal.outcome, message, retry_after=refusal.retry_after_seconds)

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 
 from aiohttp.web_request import BaseRequest
 
+from tidegate.scheduling.contracts import Endpoint as RateLimitedEndpoint
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate_sidecar.answers import Answer, ClientGone, WholeAnswer, json_answer
 from tidegate_sidecar.auth import Identity, authenticate
 from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
+from tidegate_sidecar.endpoints import CHAT, ENDPOINTS, Endpoint, StreamKind
 from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
 from tidegate_sidecar.errors import ApiError, malformed
-from tidegate_sidecar.fields import CHAT, ENDPOINTS, Endpoint
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
 from tidegate_sidecar.models_route import models_answer
@@ -41,6 +42,8 @@ MAX_OWN_PRIORITY = 1_000
 MAX_DEADLINE_MS = 86_400_000
 MODELS_PATH = "/v1/models"
 
+_RATE_LIMITED = {endpoint.value: endpoint for endpoint in RateLimitedEndpoint}
+
 
 @dataclass(slots=True)
 class _Progressing:
@@ -49,6 +52,7 @@ class _Progressing:
     id: str
     arrival: float
     tenant: str = ""
+    endpoint: RateLimitedEndpoint | None = None
     ticketed: bool = False
     """The ticket counts its end."""
 
@@ -77,6 +81,8 @@ class Proxy:
             return await self._route(request, stage)
         except ApiError as error:
             self._count(stage, error.outcome)
+            if stage.tenant:
+                error.headers.update(self._limit_headers(stage))
             return error_answer(error, stage.id)
         except ClientGone:
             raise ConnectionResetError from None
@@ -95,6 +101,9 @@ class Proxy:
                 ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error"), stage.id
             )
 
+    def _limit_headers(self, stage: _Progressing) -> dict[str, str]:
+        return self._runtime.dispatcher.limit_headers(stage.tenant, stage.endpoint)
+
     def _count(self, stage: _Progressing, outcome: Outcome) -> None:
         if not stage.ticketed:
             duration = self._loop.time() - stage.arrival
@@ -104,6 +113,7 @@ class Proxy:
         path = request.rel_url.raw_path
         endpoint = ENDPOINTS.get(path)
         if endpoint is not None:
+            stage.endpoint = _RATE_LIMITED.get(endpoint.name)
             if request.method == "POST":
                 return await self._serve(request, endpoint, stage)
             return _other_method(request.method, "POST, OPTIONS", stage.id)
@@ -127,7 +137,7 @@ class Proxy:
             self._runtime.engine_models, in_force.model.name, path.removeprefix(MODELS_PATH)[1:]
         )
         self._count(stage, Outcome.COMPLETED)
-        return json_answer(body, stage.id)
+        return json_answer(body, stage.id, headers=self._limit_headers(stage))
 
     async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: _Progressing) -> Answer:
         runtime = self._runtime
@@ -153,16 +163,18 @@ class Proxy:
         bound = output_bound(body, tier.output, runtime.max_model_len, runtime.estimator)
         scheduled = self._scheduled(request, stage, identity, body, bound.tokens)
         stream = body.stream or (bound.tokens >= JOIN_MIN_OUTPUT_TOKENS and joinable(body))
-        sent = engine_body(
-            body,
-            bound=bound,
-            engine_priority=in_force.engine_priority_of(tenant) if endpoint.generates else 0,
-            ask_stream=stream,
-        )
         ticket = runtime.dispatcher.submit(scheduled, identity.key_sha256)
         stage.ticketed = True
         ticket.role_event = endpoint is CHAT
         with ticket:
+            kept = scheduled.truncate_to_tokens
+            sent = engine_body(
+                body,
+                bound=bound,
+                engine_priority=in_force.engine_priority_of(tenant) if endpoint.generates else 0,
+                ask_stream=stream,
+                prompt_tokens=None if kept is None else max(1, kept // body.size.prompts),
+            )
             return await self._dispatch(request, ticket, body, sent, stream)
 
     def _scheduled(
@@ -189,6 +201,8 @@ class Proxy:
             sequences=body.sequences,
             priority=priority or 0,
             deadline=None if deadline_ms is None else stage.arrival + deadline_ms / 1000,
+            endpoint=stage.endpoint,
+            model=body.model,
         )
 
     async def _dispatch(
@@ -204,6 +218,7 @@ class Proxy:
                     exchange,
                     ticket,
                     hide_usage=not body.wants_usage,
+                    typed=body.endpoint.stream is StreamKind.TYPED,
                     client_stall_seconds=self._runtime.settings.client_stall_seconds,
                 )
             elif stream:
@@ -212,7 +227,7 @@ class Proxy:
                 answer = await relay_whole(exchange, ticket)
         finally:
             exchange.close()
-        if ticket.usage is not None:
+        if ticket.usage is not None and ticket.request.truncate_to_tokens is None:
             self._runtime.estimator.observe(body.size, ticket.usage.prompt_tokens)
         return answer
 

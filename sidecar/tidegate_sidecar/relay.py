@@ -26,7 +26,7 @@ from tidegate_sidecar.answers import StreamAnswer, WholeAnswer, json_answer
 from tidegate_sidecar.content import Inflater
 from tidegate_sidecar.engine import EngineBroken, Exchange
 from tidegate_sidecar.errors import ApiError
-from tidegate_sidecar.join import Joiner, JoinError
+from tidegate_sidecar.join_response import JoinError, StreamJoiner
 from tidegate_sidecar.sse import EventStream, usage_of
 from tidegate_sidecar.ticket import Ticket
 
@@ -42,10 +42,11 @@ async def relay_stream(
     ticket: Ticket,
     *,
     hide_usage: bool,
+    typed: bool,
     client_stall_seconds: float,
 ) -> StreamAnswer:
     """Pass a stream on; the ticket has its outcome when this returns."""
-    events = EventStream(hide_usage=hide_usage)
+    events = EventStream(hide_usage=hide_usage, typed=typed)
     inflater = Inflater(exchange.headers.get("content-encoding"))
     answer = StreamAnswer(request, _stream_headers(exchange, ticket, inflater))
     seen = 0
@@ -76,7 +77,7 @@ async def relay_stream(
         ticket.outcome = error.outcome
         if not answer.begun:
             raise error
-        answer.write(error.event())
+        answer.write(error.typed_event() if typed else error.event())
         answer.keep_alive = False
     elif events.error_seen:
         ticket.outcome = Outcome.ENGINE_FAILED
@@ -115,13 +116,14 @@ def _stream_headers(exchange: Exchange, ticket: Ticket, inflater: Inflater) -> d
         "Cache-Control": "no-cache",
         "X-Accel-Buffering": "no",
         "x-request-id": ticket.request.id,
+        **ticket.limit_headers(),
     }
     if inflater.opaque_encoding:
         headers["Content-Encoding"] = inflater.opaque_encoding
     return headers
 
 
-async def relay_joined(exchange: Exchange, ticket: Ticket, joiner: Joiner) -> WholeAnswer:
+async def relay_joined(exchange: Exchange, ticket: Ticket, joiner: StreamJoiner) -> WholeAnswer:
     """Collect a stream into the one answer that the client asked for."""
     inflater = Inflater(exchange.headers.get("content-encoding"))
     seen = 0
@@ -142,7 +144,7 @@ async def relay_joined(exchange: Exchange, ticket: Ticket, joiner: Joiner) -> Wh
         ticket.usage = joiner.usage
         raise ApiError(Outcome.ENGINE_FAILED) from None
     ticket.complete(joiner.usage)
-    return json_answer(answer, ticket.request.id)
+    return json_answer(answer, ticket.request.id, headers=ticket.limit_headers())
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -166,7 +168,7 @@ async def relay_whole(exchange: Exchange, ticket: Ticket) -> WholeAnswer:
         ticket.complete(None)
     else:
         ticket.complete(usage_of(_json_object(body)))
-    headers = {"x-request-id": ticket.request.id}
+    headers = {"x-request-id": ticket.request.id, **ticket.limit_headers()}
     if inflater.opaque_encoding:
         headers["Content-Encoding"] = inflater.opaque_encoding
     headers["Content-Type"] = exchange.headers.get("content-type", "application/json")

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, MutableMapping
 from typing import TypeVar
 
+from tidegate.scheduling import request as scheduling
 from tidegate.scheduling.contracts import LATENCY_BOUNDS_SECONDS, Histogram, Policy, Refusal
 from tidegate.scheduling.outcomes import Outcome
 
@@ -46,9 +47,21 @@ class LatencyCounter:
 class TierTally:
     """One tier."""
 
-    __slots__ = ("duration", "inter_token", "outcomes", "queue", "ttft")
+    __slots__ = (
+        "best_effort",
+        "duration",
+        "inter_token",
+        "outcomes",
+        "queue",
+        "truncated",
+        "ttft",
+    )
 
     def __init__(self) -> None:
+        self.best_effort = 0
+        """Prompts above the limit that were served in the lowest place."""
+        self.truncated = 0
+        """Prompts above the limit that were cut."""
         self.outcomes: dict[Outcome, int] = {}
         self.queue = LatencyCounter()
         self.ttft = LatencyCounter()
@@ -77,6 +90,8 @@ class Tally:
         self.unknown: dict[Outcome, int] = {}
         """Ended before a tenant was known."""
         self.policy_reload_failures = 0
+        self.rate_limited: dict[str, int] = {}
+        """Refused by each rate limit of the policy, by its name."""
 
     def apply_policy(self, policy: Policy) -> None:
         """Rows for what is new, none for what has gone."""
@@ -84,10 +99,30 @@ class Tally:
         tenants = {tenant.name: tenant.tier for tenant in policy.tenants}
         _keep(self.tiers, tiers)
         _keep(self.tenants, tenants)
+        limits = {limit.name for tier in policy.tiers for limit in tier.rate_limits}
+        limits |= {limit.name for tenant in policy.tenants for limit in tenant.rate_limits}
+        _keep(self.rate_limited, limits)
+        for name in limits:
+            self.rate_limited.setdefault(name, 0)
         for name in tiers:
             self.tiers.setdefault(name, TierTally())
         for name, tier in tenants.items():
             self.tenants.setdefault(name, TenantTally(tier)).tier = tier
+
+    def admitted(self, request: scheduling.Request) -> None:
+        """A request was queued, maybe with a prompt above its tier's limit."""
+        if request.truncate_to_tokens is None and not request.best_effort:
+            return
+        if (tier := self._tier_of(request.tenant)) is not None:
+            if request.best_effort:
+                tier.best_effort += 1
+            else:
+                tier.truncated += 1
+
+    def not_admitted(self, refusal: scheduling.Refusal) -> None:
+        """A request was refused by prompt limit, throttle or a rate limit; ``ended`` follows."""
+        if refusal.limit in self.rate_limited:
+            self.rate_limited[refusal.limit] += 1
 
     def dispatched(self, tenant: str, waited_seconds: float) -> None:
         """A request left the queue for the engine."""

@@ -12,6 +12,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Protocol
 
+from tidegate.scheduling.contracts import Endpoint
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request, Usage
 from tidegate_sidecar.answers import ClientGone
@@ -25,6 +26,11 @@ class TicketHost(Protocol):
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
         """The engine's answer brought so many tokens; the first call is the sign of its start."""
+
+    def limit_headers(
+        self, tenant: str, endpoint: Endpoint | None, model: str | None
+    ) -> dict[str, str]:
+        """What its rate limits leave its tenant."""
 
     def requeue(self, ticket: Ticket) -> None:
         """The engine did no work on it."""
@@ -107,6 +113,11 @@ class Ticket:
         tokens = events - before - (self.role_event and before == 0)
         self._host.progressed(self, tokens)
         return events
+
+    def limit_headers(self) -> dict[str, str]:
+        """Of its answer: what its tenant has left."""
+        request = self.request
+        return self._host.limit_headers(request.tenant, request.endpoint, request.model)
 
     def requeue(self) -> None:
         """The engine did no work for it: back to its old place."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from tidegate.scheduling.contracts import OnExceed
+from tidegate.scheduling.contracts import Endpoint, OnExceed
 from tidegate.scheduling.engine_time import EnginePace
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.outlook import Outlook
 from tidegate.scheduling.prompt_limit import judge
-from tidegate.scheduling.rate_limit import RateLimiter, Reservation
+from tidegate.scheduling.rate_limit import RateLimiter, Reservation, Room
 from tidegate.scheduling.request import Refusal, Request
 from tidegate.scheduling.state import TenantState
 from tidegate.scheduling.tenant_averages import RESERVATION_PERCENT, output_quantile_tokens
@@ -64,6 +64,13 @@ class Admission:
                 reservation.settle(tokens)
             else:
                 reservation.release()
+
+    def room(
+        self, tenant: TenantState, endpoint: Endpoint | None, model: str | None, clocks: Clocks
+    ) -> tuple[Room | None, Room | None]:
+        """What is left of those of its limits that count such a request; ``RateLimiter.room``."""
+        limits = [limit for limit in tenant.rate_limits if limit.counts(endpoint, model)]
+        return self.limiter.room(tenant.name, limits, clocks) if limits else (None, None)
 
     @property
     def holds_any(self) -> bool:

@@ -138,7 +138,7 @@ def _generate(
         )
     return GenerateBody(
         model=_model(body),
-        prompts=prompts,
+        prompts=_truncated(body, prompts),
         echo_texts=echo_texts,
         choices=_integer(body, "n", 1, _MAX_CHOICES) or 1,
         max_tokens=max_tokens,
@@ -235,11 +235,17 @@ def parse_embedding(body: Mapping[str, Any]) -> EmbeddingBody:
         )
     return EmbeddingBody(
         model=_model(body),
-        prompts=tuple(prompt for prompt, _ in _prompts(body, "input")),
+        prompts=_truncated(body, tuple(prompt for prompt, _ in _prompts(body, "input"))),
         base64=encoding == "base64",
         priority=_integer(body, "priority", -_MAX_PRIORITY, _MAX_PRIORITY) or 0,
         cache_salt=_cache_salt(body),
     )
+
+
+def _truncated(body: Mapping[str, Any], prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+    """As ``truncate_prompt_tokens`` says; the beginning is cut off."""
+    kept = _integer(body, "truncate_prompt_tokens", 1)
+    return tuple(prompt.last(kept) for prompt in prompts)
 
 
 def _is_token_id(value: Any) -> bool:

@@ -55,6 +55,13 @@ class Prompt:
         """Length in tokens."""
         return -(-len(self.payload) // self.bytes_per_token)
 
+    def last(self, tokens: int | None) -> Prompt:
+        """Its last so many tokens; None: all of it."""
+        kept = None if tokens is None else tokens * self.bytes_per_token
+        if kept is None or kept >= len(self.payload):
+            return self
+        return Prompt(self.payload[-kept:], self.bytes_per_token)
+
     def hashes(self, block_size: int, salt: str, seed: int) -> tuple[list[int], int]:
         """Chained hashes of the full blocks, and the key of the whole prompt."""
         digest = blake2b(f"{self.bytes_per_token}:{seed}:{salt}\0".encode(), digest_size=8)

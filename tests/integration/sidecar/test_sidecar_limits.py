@@ -1,0 +1,135 @@
+"""O3, O6, O7, O9: rate limits and prompt limit over HTTP, with OpenAI's headers on every answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.fake_engine import engine_in_process
+from support.faulty_engine import MODEL, FaultyEngine
+from support.sidecar import ALICE, BOB, SidecarUnderTest, policy_document, sidecar_under_test
+
+from .conftest import StartSidecar
+
+pytestmark = pytest.mark.integration
+
+REMAINING = "x-ratelimit-remaining-requests"
+
+
+def limited(*limits: dict[str, Any], **members: Any) -> dict[str, Any]:
+    return policy_document(tier={"rate_limits": list(limits)}, **members)
+
+
+async def remaining(sidecar: SidecarUnderTest, status: int = 200, **options: Any) -> str | None:
+    """What a request's answer says is left."""
+    async with sidecar.request(**options) as answer:
+        await answer.read()
+        assert answer.status == status, await answer.text()
+        left: str | None = answer.headers.get(REMAINING)
+        return left
+
+
+async def test_o7_a_refusal_says_when_it_would_pass_and_costs_nothing(
+    start_sidecar: StartSidecar,
+) -> None:
+    sidecar = await start_sidecar(policy=limited({"name": "rpm", "per": "Minute", "requests": 2}))
+    for left in ("1", "0"):
+        async with sidecar.chat() as answer:
+            assert answer.status == 200
+            assert answer.headers["x-ratelimit-limit-requests"] == "2"
+            assert answer.headers[REMAINING] == left
+            assert answer.headers["x-ratelimit-reset-requests"].endswith("s")
+            assert "x-ratelimit-limit-tokens" not in answer.headers
+    for _ in range(3):
+        async with sidecar.chat() as answer:
+            assert answer.status == 429
+            error = (await answer.json())["error"]
+            assert (error["code"], error["type"]) == ("rate_limit_exceeded", "rate_limit_error")
+            assert "'rpm'" in error["message"]
+            assert answer.headers["x-tidegate-dropped-reason"] == "rejected-rate-limit"
+            assert 58 <= int(answer.headers["Retry-After"]) <= 61
+            assert answer.headers[REMAINING] == "0"
+    assert sidecar.outcomes(ALICE) == {"completed": 2, "rate_limited": 3}
+    assert sidecar.runtime.tally.rate_limited == {"rpm": 3}
+
+
+async def test_o7_every_answer_carries_the_headers(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    limit = {"name": "rpm", "per": "Minute", "requests": 100, "tokens": 100_000}
+    sidecar = await start_sidecar(policy=limited(limit))
+    long = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 500}
+    assert await remaining(sidecar, body=long) == "99"  # joined
+    assert await remaining(sidecar, body={**long, "stream": True}) == "98"
+    assert await remaining(sidecar, body={**long, "max_tokens": 1}) == "97"  # whole
+    assert await remaining(sidecar, 400, body={**long, "nonsense": 1}) == "97"
+    assert await remaining(sidecar, path="/v1/models", method="GET") == "97"
+    assert await remaining(sidecar, 401, tenant=None, body=long) is None
+    async with sidecar.request(body=long) as answer:
+        # The engine reported 9 tokens for each of those that have ended.
+        reserved = int(answer.headers["x-ratelimit-remaining-tokens"])
+        assert 100_000 - 3 * 9 - 510 <= reserved <= 100_000 - 3 * 9 - 500
+    engine.script = None
+
+
+async def test_o6_a_limit_counts_its_endpoints_and_models_only(start_sidecar: StartSidecar) -> None:
+    limits = (
+        {"name": "chat", "per": "Hour", "requests": 1, "endpoints": ["chat"]},
+        {"name": "other", "per": "Hour", "requests": 1, "models": ["another-model"]},
+    )
+    sidecar = await start_sidecar(policy=limited(*limits))
+    completion = {"path": "/v1/completions", "body": {"model": MODEL, "prompt": "a"}}
+    async with sidecar.chat() as answer:
+        assert answer.status == 200
+    assert await remaining(sidecar, **completion) is None
+    async with sidecar.chat() as answer:
+        assert answer.status == 429
+    assert await remaining(sidecar, **completion) is None
+
+
+async def test_o3_what_no_window_could_hold_is_413(start_sidecar: StartSidecar) -> None:
+    sidecar = await start_sidecar(policy=limited({"name": "tpm", "per": "Minute", "tokens": 2_000}))
+    async with sidecar.chat(max_tokens=2_100) as answer:
+        assert answer.status == 413
+        error = (await answer.json())["error"]
+        assert error["code"] == "request_exceeds_limit"
+        assert "'tpm'" in error["message"]
+        assert "Retry-After" not in answer.headers
+        assert answer.headers["x-ratelimit-remaining-tokens"] == "2000"
+    async with sidecar.chat(max_tokens=100) as answer:
+        assert answer.status == 200
+    assert sidecar.runtime.tally.rate_limited == {"tpm": 1}
+
+
+@pytest.mark.parametrize("on_exceed", ["Reject", "Truncate", "BestEffort"])
+async def test_a_prompt_above_the_limit(
+    start_sidecar: StartSidecar, engine: FaultyEngine, on_exceed: str
+) -> None:
+    tier = {"prompt_limit": {"max_tokens": 50, "on_exceed": on_exceed}}
+    sidecar = await start_sidecar(policy=policy_document(tier=tier))
+    body = {"model": MODEL, "prompt": [1] * 80, "max_tokens": 20}
+    async with sidecar.request("/v1/completions", body) as answer:
+        rejected = on_exceed == "Reject"
+        assert answer.status == (413 if rejected else 200)
+        if rejected:
+            assert (await answer.json())["error"]["code"] == "prompt_too_long"
+    tally = sidecar.runtime.tally.tiers["standard"]
+    assert (tally.truncated, tally.best_effort) == (
+        on_exceed == "Truncate",
+        on_exceed == "BestEffort",
+    )
+    if not rejected:
+        kept = json.loads(engine.requests[-1].body).get("truncate_prompt_tokens")
+        assert kept == (50 if on_exceed == "Truncate" else None)
+
+
+async def test_an_engine_computes_no_more_than_the_truncated_prompt(tmp_path: Any) -> None:
+    tier = {"prompt_limit": {"max_tokens": 50, "on_exceed": "Truncate"}}
+    async with (
+        engine_in_process() as engine,
+        sidecar_under_test(tmp_path, engine.url, policy=policy_document(tier=tier)) as sidecar,
+    ):
+        body = {"model": MODEL, "prompt": [[1] * 80, [2] * 80], "max_tokens": 3}
+        async with sidecar.request("/v1/completions", body, tenant=BOB) as answer:
+            assert (await answer.json())["usage"]["prompt_tokens"] == 2 * 25
