@@ -18,10 +18,13 @@ from tidegate.scheduling.contracts import (
     KeySet,
     LoadReport,
     Policy,
+    RequestExplanation,
     Scenario,
     SidecarStatus,
     SimulationReport,
     StepStatistics,
+    TenantExplanation,
+    UsageRecord,
     encode,
 )
 from tidegate.scheduling.outcomes import HTTP_ERRORS
@@ -55,6 +58,24 @@ DOCUMENTS = (
         StepStatistics,
         "plug-in inside vLLM → sidecar, a Unix datagram each",
         "step_statistics.json",
+    ),
+    Document(
+        "Usage record",
+        UsageRecord,
+        "sidecar → standard output or a file, a line each",
+        "usage_record.json",
+    ),
+    Document(
+        "GET /explain/requests/ID",
+        RequestExplanation,
+        "admin port of a sidecar → `tidegate explain`",
+        "request_explanation.json",
+    ),
+    Document(
+        "GET /explain/tenants/NAME",
+        TenantExplanation,
+        "admin port of a sidecar → `tidegate explain`",
+        "tenant_explanation.json",
     ),
     Document("Load scenario", Scenario, "person → `tidegate load`", "scenario.json"),
     Document("Load report", LoadReport, "`tidegate load` → person, test", "load_report.json"),

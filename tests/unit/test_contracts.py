@@ -39,6 +39,7 @@ from tidegate.scheduling.contracts import (
     QueueLimits,
     RateLimit,
     Refusal,
+    RequestExplanation,
     SchedulingMode,
     Shard,
     SidecarStatus,
@@ -47,10 +48,12 @@ from tidegate.scheduling.contracts import (
     StepStatistics,
     Stop,
     Task,
+    TenantExplanation,
     TenantPolicy,
     TenantStatus,
     TierPolicy,
     TierStatus,
+    UsageRecord,
     decode,
     dumps,
     encode,
@@ -68,6 +71,9 @@ KINDS: dict[str, type] = {
     "bundle.json": Bundle,
     "status.json": SidecarStatus,
     "step_statistics.json": StepStatistics,
+    "usage_record.json": UsageRecord,
+    "request_explanation.json": RequestExplanation,
+    "tenant_explanation.json": TenantExplanation,
 }
 
 names = st.text("abcdefghij-", min_size=1, max_size=12)

@@ -74,8 +74,18 @@ class Outlook:
                 self._unstarted_tokens += job.request.prompt_tokens
         self._rate.restart(in_flight)
 
-    def forecast_wait(self, request: Request, tenant: TenantState, now: float) -> WaitForecast:
-        """Until the dispatch of a request that its tenant sends now."""
+    def starts_in_seconds(self, job: Job, before: Iterable[Job], now: float) -> float | None:
+        """Until the dispatch of one that waits behind ``before`` of its own tenant; None: no rate
+        was measured yet. May be infinite."""
+        if self._rate.per_second(now) is None:
+            return None
+        own = sum([other.expected_cost for other in before])
+        return self.forecast_wait(job.request, job.tenant, now, own).seconds()
+
+    def forecast_wait(
+        self, request: Request, tenant: TenantState, now: float, own: float | None = None
+    ) -> WaitForecast:
+        """Until the dispatch of a request behind ``own`` cost of its tenant; unset: sent now."""
         for name, offered in self._offered.items():
             self._loads[name].offered_per_second = offered.per_second(now)
         mine, weight = self._loads[tenant.tier.name], tenant.account.weight
@@ -84,7 +94,7 @@ class Outlook:
         mine.active_weight += joins
         rate = self._rate.per_second(now)
         forecast = waiting_time.predict(
-            tenant.queued_cost,
+            tenant.queued_cost if own is None else own,
             weight,
             mine,
             others,

@@ -47,12 +47,12 @@ class TenantQueue(JobHeap):
         request = job.request
         self.size += 1
         self.bytes += request.body_bytes
-        if self._in_arrival_order:
-            self.push((0, inf, job.order, job))
-        else:
-            place = inf if request.best_effort else -request.priority
-            deadline = inf if request.deadline is None else request.deadline
-            self.push((place, deadline, job.order, job))
+        self.push((*self._key(job), job))
+
+    def before(self, job: Job) -> list[Job]:
+        """Those that go before one that waits here, in no order; O(n)."""
+        key = self._key(job)
+        return [other for other in self if self._key(other) < key]
 
     def next(self) -> Job:
         """The next to dispatch; the queue must not be empty."""
@@ -91,3 +91,10 @@ class TenantQueue(JobHeap):
         self.size = self.bytes = 0
         for job in jobs:
             self.enter(job)
+
+    def _key(self, job: Job) -> tuple[float, float, int]:
+        if self._in_arrival_order:
+            return 0, inf, job.order
+        request = job.request
+        place = inf if request.best_effort else -request.priority
+        return place, inf if request.deadline is None else request.deadline, job.order
