@@ -88,8 +88,8 @@ class ApiError(Exception):
     def typed_event(self) -> bytes:
         """Likewise, for a stream of the Responses API."""
         body = orjson.loads(self.body())
-        event = {"type": "error", **body["error"], **body, "sequence_number": 0}
-        return b"event: error\ndata: " + orjson.dumps({**event, "type": "error"}) + b"\n\n"
+        event = {**body["error"], "type": "error", **body}
+        return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
 
     def response_headers(self) -> dict[str, str]:
         """Headers besides Content-Type: Retry-After, the drop reason and the error's own."""

@@ -8,6 +8,7 @@ bytes over a decayed sum of tokens, so that long prompts count for what they cos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 BYTES_PER_TOKEN_PRIOR = 4.0
@@ -15,8 +16,6 @@ _PRIOR_TOKENS = 2_000.0
 _DECAY_PER_REQUEST = 0.99
 MESSAGE_OVERHEAD_TOKENS = 4
 """Role and separators that a chat template adds to each message."""
-IMAGE_TOKENS = 576
-"""An image part: a 336-pixel CLIP grid (24 x 24); its bytes say nothing of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,18 @@ class PromptSize:
     fixed_tokens: int = 0
     """Counted exactly (token ids) or by a constant (message overhead, images)."""
     prompts: int = 1
+    texts: Sequence[str] = ()
+    """What ``text_bytes`` counts."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str], fixed_tokens: int = 0, prompts: int = 1) -> PromptSize:
+        """The size of these texts and so many tokens besides."""
+        return cls(sum(map(utf8_length, texts)), fixed_tokens, prompts, texts)
+
+
+def utf8_length(text: str) -> int:
+    """Bytes of its UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 class Estimator:

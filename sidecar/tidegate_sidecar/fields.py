@@ -1,4 +1,7 @@
-"""The request fields of each endpoint: OpenAI's, with their types. Everything else is refused.
+"""The request fields of each endpoint, with their types. Everything else is refused.
+
+OpenAI's of its own endpoints; of those that vLLM adds (rerank, score, tokenize), the ones that say
+what to compute.
 
 An allow-list, since what passes reaches the engine as it is: an engine reads fields of its own
 beside OpenAI's (``priority``, ``cache_salt``, ``vllm_xargs``, ``session_id``), by which a tenant
@@ -10,8 +13,7 @@ OpenAI's schema, but for the fields an endpoint requires.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 Check = Callable[[Any], str | None]
@@ -19,10 +21,13 @@ Check = Callable[[Any], str | None]
 MAX_CHOICES = 128
 """OpenAI's bound of ``n``."""
 MAX_PROMPTS = 2_048
-"""OpenAI's bound of ``input`` lists."""
+"""Of a list of prompts that goes to the engine whole; OpenAI's bound of ``input`` lists."""
 MAX_SEQUENCES = 2_048
 """Of one request: nothing else is dispatched while more than the engine's seats are in flight."""
 MAX_MESSAGES = 16_384
+"""Of a conversation; likewise of what a Responses input lists."""
+MAX_DOCUMENTS = 16_384
+"""Of a list that is served in parts: they, not the list, are what the engine sees at once."""
 
 
 def _kind(*kinds: type, name: str) -> Check:
@@ -91,6 +96,19 @@ def _stream_options(value: Any) -> str | None:
     return None
 
 
+def _anything(value: Any) -> str | None:
+    """Its shape is checked where it is measured."""
+    return None
+
+
+def _only_false(value: Any) -> str | None:
+    return None if value is False else "is not supported: nothing is stored here"
+
+
+def _only_absent(value: Any) -> str | None:
+    return "is not supported: nothing is stored here"
+
+
 def _string_or_object(value: Any) -> str | None:
     return None if isinstance(value, str | dict) else "must be a string or an object"
 
@@ -140,7 +158,7 @@ CHAT_FIELDS: dict[str, Check] = {
 COMPLETION_FIELDS: dict[str, Check] = {
     **_SAMPLING,
     "model": string,
-    "prompt": lambda _: None,  # its four shapes are checked where they are counted
+    "prompt": _anything,
     "best_of": integer(1, MAX_CHOICES),
     "echo": boolean,
     "logprobs": integer(0, 20),
@@ -149,27 +167,76 @@ COMPLETION_FIELDS: dict[str, Check] = {
 
 EMBEDDING_FIELDS: dict[str, Check] = {
     "model": string,
-    "input": lambda _: None,  # as `prompt`
+    "input": _anything,
     "dimensions": integer(1),
     "encoding_format": string,
     "user": string,
 }
 
+RESPONSES_FIELDS: dict[str, Check] = {
+    "model": string,
+    "input": _anything,
+    "background": _only_false,
+    "conversation": _only_absent,
+    "include": a_list,
+    "instructions": string,
+    "max_output_tokens": integer(1),
+    "max_tool_calls": integer(1),
+    "metadata": an_object,
+    "parallel_tool_calls": boolean,
+    "previous_response_id": _only_absent,
+    "prompt": _only_absent,
+    "prompt_cache_key": string,
+    "prompt_cache_retention": string,
+    "reasoning": an_object,
+    "safety_identifier": string,
+    "service_tier": string,
+    "store": _only_false,
+    "stream": boolean,
+    "stream_options": _stream_options,
+    "temperature": number(0, 2),
+    "text": an_object,
+    "tool_choice": _string_or_object,
+    "tools": a_list,
+    "top_logprobs": integer(0, 20),
+    "top_p": number(0, 1),
+    "truncation": string,
+    "user": string,
+}
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One route that reaches the engine."""
+RERANK_FIELDS: dict[str, Check] = {
+    "model": string,
+    "query": _anything,
+    "documents": _anything,
+    "top_n": integer(0),
+    "max_tokens_per_doc": integer(0),
+    "return_documents": boolean,
+    "user": string,
+}
 
-    name: str
-    path: str
-    fields: Mapping[str, Check]
-    prompt_field: str
-    generates: bool = True
-    """Produces output tokens, so it can stream; False: embeddings."""
+SCORE_PAIRS = (
+    ("queries", "documents"),
+    ("queries", "items"),
+    ("text_1", "text_2"),
+    ("data_1", "data_2"),
+)
+"""The names by which the two sides of a score come."""
 
+SCORE_FIELDS: dict[str, Check] = {
+    "model": string,
+    "user": string,
+    **dict.fromkeys((name for pair in SCORE_PAIRS for name in pair), _anything),
+}
 
-CHAT = Endpoint("chat", "/v1/chat/completions", CHAT_FIELDS, "messages")
-COMPLETIONS = Endpoint("completions", "/v1/completions", COMPLETION_FIELDS, "prompt")
-EMBEDDINGS = Endpoint("embeddings", "/v1/embeddings", EMBEDDING_FIELDS, "input", generates=False)
+TOKENIZE_FIELDS: dict[str, Check] = {
+    "model": string,
+    "prompt": string,
+    "messages": a_list,
+    "tools": a_list,
+    "add_special_tokens": boolean,
+    "add_generation_prompt": boolean,
+    "continue_final_message": boolean,
+    "return_token_strs": boolean,
+}
 
-ENDPOINTS: dict[str, Endpoint] = {e.path: e for e in (CHAT, COMPLETIONS, EMBEDDINGS)}
+DETOKENIZE_FIELDS: dict[str, Check] = {"model": string, "tokens": _anything}

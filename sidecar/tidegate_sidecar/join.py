@@ -8,7 +8,7 @@ append, everything else is last-one-wins. Members of the chunks' envelope (``id`
 
 What cannot be joined faithfully is not joined but asked for plainly (:func:`joinable`): ``best_of``
 (the engine picks at the end), ``echo`` (its prompt log-probabilities are laid out differently in
-chunks) and audio output.
+chunks) and audio output. The Responses API's streams: :mod:`.join_response`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ from typing import Any
 
 import orjson
 
-from tidegate.scheduling.request import Usage
 from tidegate_sidecar.bodies import Body
-from tidegate_sidecar.endpoints import CHAT
-from tidegate_sidecar.sse import event_data, split_events, usage_of
+from tidegate_sidecar.endpoints import CHAT, StreamKind
+from tidegate_sidecar.join_response import JoinError, ResponseJoiner, StreamJoiner
+from tidegate_sidecar.sse import event_data, usage_of
 
 JOIN_MIN_OUTPUT_TOKENS = 17
 """Shorter answers are over within a few steps: their end tells the gate as much as their start."""
-
-
-class JoinError(Exception):
-    """The stream is not one of chunks, or the engine reported an error in it."""
 
 
 def joinable(body: Body) -> bool:
@@ -42,28 +38,16 @@ def joinable(body: Body) -> bool:
     )
 
 
-class Joiner:
-    """Collects a stream's bytes while it runs, and makes one answer of them at its end.
-
-    What must be known before, the number of events, is counted in the bytes; parsing waits for
-    the end, where it is one pass.
-    """
+class Joiner(StreamJoiner):
+    """Of chat and completions."""
 
     def __init__(self, *, chat: bool) -> None:
+        super().__init__()
         self._chat = chat
-        self._pieces: list[bytes] = []
         self._envelope: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
-        self.events = 0
-        self.usage: Usage | None = None
-        self.size_bytes = 0
-        self.done = False
-        """What came last looks like the end of the stream."""
 
-    def feed(self, chunk: bytes) -> None:
-        """Take in bytes of the stream."""
-        self._pieces.append(chunk)
-        self.size_bytes += len(chunk)
+    def _look(self, chunk: bytes) -> None:
         self.done = chunk.rstrip().endswith(b"[DONE]")
         tokenless = chunk.count(b"[DONE]") + chunk.count(b'"choices":[]')
         self.events += max(0, chunk.count(b"data:") - tokenless)
@@ -72,7 +56,7 @@ class Joiner:
         """The joined body, as JSON; :class:`JoinError` when the stream was not a whole one."""
         done = False
         try:
-            for event in split_events(b"".join(self._pieces)):
+            for event in self._events():
                 data = event_data(event)
                 if data == b"[DONE]":
                     done = True
@@ -170,8 +154,10 @@ class _Choice:
         return {**whole, **self._members}
 
 
-def new_joiner(body: Body) -> Joiner:
+def new_joiner(body: Body) -> StreamJoiner:
     """The joiner for a body's endpoint."""
+    if body.endpoint.stream is StreamKind.TYPED:
+        return ResponseJoiner()
     return Joiner(chat=body.endpoint is CHAT)
 
 

@@ -1,61 +1,162 @@
-"""What of a body becomes prompt tokens: messages, the shapes of ``prompt`` and ``input``, tools.
+"""What of a body becomes prompt tokens: the shapes of each endpoint's input, checked and measured.
 
 ``prompt`` and ``input`` have four shapes: a string, a list of strings, a list of token ids, a list
-of lists of token ids. Anything else is refused; nothing is ever counted as no tokens at all.
+of lists of token ids. Anything else is refused; nothing is ever counted as no tokens at all. What
+is neither text nor token ids is taken for tokens by the rules of :mod:`.media`; schemas (tools,
+response formats, calls) count as the text that a chat template makes of them.
+
+A rerank or score of one query with many documents is measured as a cross-encoder reads it, the
+query before each document; a model that embeds each once is known by its usage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import orjson
 
+from tidegate_sidecar import media
 from tidegate_sidecar.errors import malformed
-from tidegate_sidecar.estimate import IMAGE_TOKENS, MESSAGE_OVERHEAD_TOKENS, PromptSize
-from tidegate_sidecar.fields import MAX_MESSAGES, MAX_PROMPTS, Endpoint
+from tidegate_sidecar.estimate import MESSAGE_OVERHEAD_TOKENS, PromptSize
+from tidegate_sidecar.fields import MAX_DOCUMENTS, MAX_MESSAGES, MAX_PROMPTS, SCORE_PAIRS
 
+Members = dict[str, Any]
 MAX_TOKEN_ID = 2**31 - 1
 
 
-def prompt_size(endpoint: Endpoint, members: dict[str, Any]) -> PromptSize:
-    """The size of a body's prompt(s); 400 where its shape is not one that OpenAI defines."""
-    field = endpoint.prompt_field
-    value = members.get(field)
-    if value is None:
-        raise malformed(f"'{field}' is required.", field)
-    if field == "messages":
-        return _chat_size(value, members)
-    return _prompt_list_size(field, value)
+class PromptMeasure:
+    """Adds up what a prompt is made of."""
+
+    def __init__(self, domains: Container[str]) -> None:
+        self.domains = domains
+        self.texts: list[str] = []
+        self.fixed_tokens = 0
+
+    def schema(self, value: Any) -> None:
+        """JSON that the chat template puts into the prompt, where there is any."""
+        if value:
+            self.texts.append(json_text(value))
+
+    def part(self, part: Any, where: str) -> None:
+        """One part of a message's content, as chat and scores have it."""
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("text", "refusal"):
+            self.text(part.get(kind), f"A part of type {kind} needs a string '{kind}'.", where)
+        elif kind == "image_url":
+            image = part.get("image_url")
+            url = image.get("url") if isinstance(image, dict) else None
+            self.fixed_tokens += media.image_tokens(url, self.domains, where)
+        elif kind == "input_audio":
+            self.fixed_tokens += media.audio_tokens(part.get("input_audio"), where)
+        elif kind == "file":
+            self.texts.append(media.file_text(part.get("file"), where))
+        else:
+            raise malformed(
+                "A content part must be of type text, image_url, input_audio, file or refusal.",
+                where,
+            )
+
+    def text(self, value: Any, complaint: str, where: str) -> None:
+        """Text; 400 with the complaint where it is none."""
+        if not isinstance(value, str):
+            raise malformed(complaint, where)
+        self.texts.append(value)
+
+    def size(self, prompts: int = 1) -> PromptSize:
+        """All of it."""
+        return PromptSize.of(self.texts, self.fixed_tokens, prompts)
 
 
-def _utf8_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+def chat_size(members: Members, domains: Container[str]) -> PromptSize:
+    """Messages, with tools and response format."""
+    messages = required(members, "messages")
+    measure = PromptMeasure(domains)
+    _measure_messages(measure, messages)
+    for name in ("tools", "functions", "response_format"):
+        measure.schema(members.get(name))
+    return measure.size()
 
 
-def _prompt_list_size(field: str, value: Any) -> PromptSize:
+def prompt_list_size(field: str, members: Members, most: int) -> PromptSize:
+    """The four shapes; a list of ``most`` prompts at most."""
+    value = required(members, field)
     if isinstance(value, str):
-        return PromptSize(text_bytes=_utf8_length(value))
+        return PromptSize.of([value])
     if not isinstance(value, list) or not value:
         raise malformed(f"'{field}' must be a string or a non-empty list.", field)
     if isinstance(value[0], str):
         if not all(isinstance(item, str) for item in value):
             raise malformed(f"'{field}' must not mix strings with other values.", field)
-        _check_prompts(field, value)
-        return PromptSize(text_bytes=sum(map(_utf8_length, value)), prompts=len(value))
+        check_length(field, value, most)
+        return PromptSize.of(value, prompts=len(value))
     if isinstance(value[0], list):
-        _check_prompts(field, value)
-        return PromptSize(
-            fixed_tokens=sum(_token_ids(field, item) for item in value), prompts=len(value)
-        )
-    return PromptSize(fixed_tokens=_token_ids(field, value))
+        check_length(field, value, most)
+        tokens = sum(token_ids(field, item) for item in value)
+        return PromptSize(fixed_tokens=tokens, prompts=len(value))
+    return PromptSize(fixed_tokens=token_ids(field, value))
 
 
-def _check_prompts(field: str, value: list[Any]) -> None:
-    if len(value) > MAX_PROMPTS:
-        raise malformed(f"'{field}' must have at most {MAX_PROMPTS} prompts.", field)
+def completion_size(members: Members, domains: Container[str]) -> PromptSize:
+    """``prompt``."""
+    return prompt_list_size("prompt", members, MAX_PROMPTS)
 
 
-def _token_ids(field: str, value: Any) -> int:
+def embedding_size(members: Members, domains: Container[str]) -> PromptSize:
+    """``input``."""
+    return prompt_list_size("input", members, MAX_DOCUMENTS)
+
+
+def rerank_size(members: Members, domains: Container[str]) -> PromptSize:
+    """One query with each of the documents."""
+    required(members, "query")
+    return _pairs_size("query", "documents", members, domains)
+
+
+def score_size(members: Members, domains: Container[str]) -> PromptSize:
+    """One text with each of some, or pairs of as many."""
+    return _pairs_size(*score_fields(members), members, domains)
+
+
+def score_fields(members: Members) -> tuple[str, str]:
+    """The names by which the two sides of a score came."""
+    given = {name for pair in SCORE_PAIRS for name in pair if members.get(name) is not None}
+    for pair in SCORE_PAIRS:
+        if given == set(pair):
+            return pair
+    raise malformed("Two sides are required: 'queries' and 'documents', and no other.", "queries")
+
+
+def tokenize_size(members: Members, domains: Container[str]) -> PromptSize:
+    """A prompt or messages: what the engine's tokenizer has to read."""
+    if (members.get("prompt") is None) == (members.get("messages") is None):
+        raise malformed("Either 'prompt' or 'messages' is required.", "prompt")
+    if members.get("messages") is not None:
+        return chat_size(members, domains)
+    return PromptSize.of([members["prompt"]])
+
+
+def detokenize_size(members: Members, domains: Container[str]) -> PromptSize:
+    """A list of token ids."""
+    return PromptSize(fixed_tokens=token_ids("tokens", required(members, "tokens")))
+
+
+def required(members: Members, field: str) -> Any:
+    """The member's value; 400 where it is absent or null."""
+    value = members.get(field)
+    if value is None:
+        raise malformed(f"'{field}' is required.", field)
+    return value
+
+
+def check_length(field: str, value: list[Any], most: int) -> None:
+    """400 where the list is longer."""
+    if len(value) > most:
+        raise malformed(f"'{field}' must have at most {most} entries.", field)
+
+
+def token_ids(field: str, value: Any) -> int:
+    """How many token ids; 400 where they are none."""
     if not isinstance(value, list) or not value:
         raise malformed(f"'{field}' has an empty prompt or one that is no list of tokens.", field)
     for item in value:
@@ -64,65 +165,69 @@ def _token_ids(field: str, value: Any) -> int:
     return len(value)
 
 
-def _chat_size(messages: list[Any], members: dict[str, Any]) -> PromptSize:
+def json_text(value: Any) -> str:
+    """A value as JSON."""
+    try:
+        return orjson.dumps(value).decode()
+    except (TypeError, ValueError):  # a lone surrogate or an integer beyond 64 bits
+        return repr(value)
+
+
+def _measure_messages(measure: PromptMeasure, messages: list[Any]) -> None:
     if not messages:
         raise malformed("'messages' must not be empty.", "messages")
-    if len(messages) > MAX_MESSAGES:
-        raise malformed(f"'messages' must have at most {MAX_MESSAGES} entries.", "messages")
-    text_bytes = 0
-    fixed = MESSAGE_OVERHEAD_TOKENS * len(messages)
+    check_length("messages", messages, MAX_MESSAGES)
+    measure.fixed_tokens += MESSAGE_OVERHEAD_TOKENS * len(messages)
     for index, message in enumerate(messages):
+        where = f"messages[{index}]"
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise malformed("Each message must be an object with a role.", f"messages[{index}]")
+            raise malformed("Each message must be an object with a role.", where)
         content = message.get("content")
         if isinstance(content, str):
-            text_bytes += _utf8_length(content)
+            measure.texts.append(content)
         elif isinstance(content, list):
             for place, part in enumerate(content):
-                part_bytes, part_tokens = _part_size(part, f"messages[{index}].content[{place}]")
-                text_bytes += part_bytes
-                fixed += part_tokens
+                measure.part(part, f"{where}.content[{place}]")
         elif content is not None:
             raise malformed(
-                "A message's content must be a string or a list of parts.",
-                f"messages[{index}].content",
+                "A message's content must be a string or a list of parts.", f"{where}.content"
             )
-        if calls := message.get("tool_calls"):
-            text_bytes += _json_length(calls)
-    for name in ("tools", "functions", "response_format"):
-        if schema := members.get(name):
-            text_bytes += _json_length(schema)
-    return PromptSize(text_bytes=text_bytes, fixed_tokens=fixed)
+        measure.schema(message.get("tool_calls"))
 
 
-def _json_length(value: Any) -> int:
-    try:
-        return len(orjson.dumps(value))
-    except (TypeError, ValueError):  # a lone surrogate or an integer beyond 64 bits
-        return len(repr(value))
+def _pairs_size(left: str, right: str, members: Members, domains: Container[str]) -> PromptSize:
+    lefts, rights = side(left, members), side(right, members)
+    if len(lefts) not in (1, len(rights)):
+        raise malformed(f"'{left}' must be one, or as many as '{right}'.", left)
+    measure = PromptMeasure(domains)
+    for index, item in enumerate(lefts):
+        _measure_input(measure, item, f"{left}[{index}]")
+    if len(lefts) == 1:
+        measure.texts *= len(rights)
+        measure.fixed_tokens *= len(rights)
+    for index, item in enumerate(rights):
+        _measure_input(measure, item, f"{right}[{index}]")
+    return measure.size(prompts=len(rights))
 
 
-def _part_size(part: Any, where: str) -> tuple[int, int]:
-    """(text bytes, fixed tokens) of one content part."""
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind in ("text", "refusal"):
-        text = part.get(kind)
-        if not isinstance(text, str):
-            raise malformed(f"A part of type {kind} needs a string '{kind}'.", where)
-        return _utf8_length(text), 0
-    if kind == "image_url":
-        image = part.get("image_url")
-        url = image.get("url") if isinstance(image, dict) else None
-        if not isinstance(url, str):
-            raise malformed("A part of type image_url needs image_url.url.", where)
-        if not url[:5].lower() == "data:":
-            # the engine would fetch it from inside the cluster
-            raise malformed("Remote media is not fetched here; send a data: URL.", where)
-        return 0, IMAGE_TOKENS
-    if kind in ("input_audio", "file"):
-        if not isinstance(part.get(kind), dict):
-            raise malformed(f"A part of type {kind} needs an object '{kind}'.", where)
-        return 0, IMAGE_TOKENS
-    raise malformed(
-        "A content part must be of type text, image_url, input_audio, file or refusal.", where
-    )
+def side(field: str, members: Members) -> list[Any]:
+    """One side of a rerank or score as a list."""
+    value = required(members, field)
+    if not isinstance(value, list):
+        return [value]
+    if not value:
+        raise malformed(f"'{field}' must not be empty.", field)
+    check_length(field, value, MAX_DOCUMENTS)
+    return value
+
+
+def _measure_input(measure: PromptMeasure, item: Any, where: str) -> None:
+    """A text, or an object with content parts."""
+    if isinstance(item, str):
+        measure.texts.append(item)
+        return
+    content = item.get("content") if isinstance(item, dict) else None
+    if not isinstance(content, list) or not content:
+        raise malformed("It must be a string or an object with a list 'content'.", where)
+    for place, part in enumerate(content):
+        measure.part(part, f"{where}.content[{place}]")

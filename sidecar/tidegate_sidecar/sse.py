@@ -8,8 +8,8 @@ usage. Events are parsed as JSON only where their bytes hold a marker (``"usage"
 ``[DONE]``), which all but the last few do not; the same markers inside generated text are escaped
 by JSON or cost one parse.
 
-The Responses API's events are typed and say their usage without being asked: a token is an event whose
-type ends in ``.delta``, the last one is ``response.completed`` (or ``incomplete``, ``failed``).
+The Responses API's events are typed and say their usage without being asked: a token is an event
+whose type ends in ``.delta``, the last one is ``response.completed`` (``incomplete``, ``failed``).
 
 Invariant: for any way to cut the input, the joined output and the usage are the same.
 """
@@ -17,7 +17,7 @@ Invariant: for any way to cut the input, the joined output and the usage are the
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -27,7 +27,7 @@ _BOUNDARY = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r(?=.))", re.DOTALL)
 """A blank line. A last ``\\r`` may be half of a ``\\r\\n``: it waits for the byte after it."""
 MAX_HELD_BYTES = 1 << 20
 """An event larger than this passes on unparsed."""
-_DELTA = b'.delta"'
+DELTA = b'.delta"'
 """In each typed event with a token; inside a string the quote would be escaped."""
 _LAST_TYPES = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -68,7 +68,7 @@ class EventStream:
         if marked >= 0:
             return self._feed_marked(data, marked)
         if self.events or data.find(b"data:") >= 0:
-            self.events += data.count(_DELTA if self._typed else b"\n\n")
+            self.events += data.count(DELTA if self._typed else b"\n\n")
         return data
 
     def finish(self) -> bytes:
@@ -88,7 +88,7 @@ class EventStream:
         """Whole events, looked at one by one from the one that holds the first marker."""
         before = data.rfind(b"\n\n", 0, marked)
         start = 0 if before < 0 else before + 2
-        self.events += data.count(_DELTA if self._typed else b"\n\n", 0, start)
+        self.events += data.count(DELTA if self._typed else b"\n\n", 0, start)
         passed = [data[:start]]
         while start < len(data):
             end = data.index(b"\n\n", start) + 2
@@ -113,7 +113,7 @@ class EventStream:
 
     def _passes(self, event: bytes) -> bool:
         if _first_marker(event) < 0:
-            self.events += event.count(_DELTA) if self._typed else 1
+            self.events += event.count(DELTA) if self._typed else 1
             return True
         data = event_data(event)
         if data == b"[DONE]":
@@ -122,7 +122,7 @@ class EventStream:
         members = json_members(data)
         if self._typed:
             self._take_typed(members)
-            self.events += event.count(_DELTA)
+            self.events += event.count(DELTA)
             return True
         if isinstance(members.get("error"), dict) or members.get("object") == "error":
             self.error_seen = True
@@ -191,16 +191,17 @@ def usage_of(answer: dict[str, Any]) -> Usage | None:
     usage = answer.get("usage")
     if not isinstance(usage, dict):
         return None
-    prompt = _count(usage, "prompt_tokens", "input_tokens")
-    output = _count(usage, "completion_tokens", "output_tokens")
-    if prompt is None or (output is None and "completion_tokens" in usage):
+    chunks = "prompt_tokens" in usage
+    prompt = usage.get("prompt_tokens" if chunks else "input_tokens")
+    output = usage.get("completion_tokens" if chunks else "output_tokens")
+    if output is None:
+        output = 0
+    if not (_is_count(prompt) and _is_count(output)):
         return None
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
-    return Usage(prompt_tokens=prompt, output_tokens=output or 0, cached_tokens=cached)
+    details = usage.get("prompt_tokens_details" if chunks else "input_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Usage(prompt, output, min(cached, prompt) if _is_count(cached) else None)
 
 
-def _count(members: dict[str, Any], *names: str) -> int | None:
-    """The first of these that is not null, if it is a count."""
-    value = next((v for name in names if (v := members.get(name)) is not None), None)
-    return value if type(value) is int and value >= 0 else None
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value >= 0

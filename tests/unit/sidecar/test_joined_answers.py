@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from tidegate_sidecar.bodies import parse_body
-from tidegate_sidecar.fields import CHAT, COMPLETIONS, EMBEDDINGS
-from tidegate_sidecar.join import Joiner, JoinError, joinable
+from tidegate_sidecar.endpoints import CHAT, COMPLETIONS, EMBEDDINGS
+from tidegate_sidecar.join import Joiner, joinable
+from tidegate_sidecar.join_response import JoinError
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 ENVELOPE = {"id": "x-1", "created": 5, "model": "m", "system_fingerprint": "fp"}

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate_sidecar.bodies import OutputBound, engine_body, output_bound, parse_body
+from tidegate_sidecar.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.estimate import Estimator
-from tidegate_sidecar.fields import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
 from tidegate_sidecar.json_body import parse_object, splice
 
 from tidegate.scheduling.contracts import OutputLimits

@@ -55,6 +55,7 @@ def test_the_examples_are_read(path: Path) -> None:
         ("Constant, value: 8", "Uniform, low: 9, high: 8", "low: 9 is above high: 8"),
         ("- name: a", "- name: a\n  endpoint: embeddings", "output_tokens: embeddings have no"),
         ("- name: a", "- name: a\n  prompt_as_token_ids: true", "chat takes text only"),
+        ("- name: a", "- name: a\n  endpoint: rerank", "endpoint: must be one of"),
         ("- name: a", "- name: a\n  key: k\n  key_env: K", "set it or key_env, not both"),
         ("- name: a", "- name: a\n  name: b", "scenario.yaml:8:3: 'name' is given twice"),
         ("- name: a", "- name: a\n  1: b", "scenario.yaml:8:3: a key must be a string"),

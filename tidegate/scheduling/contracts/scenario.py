@@ -15,11 +15,21 @@ SCENARIO_VERSION = 1
 
 
 class Endpoint(StrEnum):
-    """The OpenAI endpoint that a tenant calls."""
+    """What a tenant calls. OpenAI's: chat, completions, responses, embeddings; vLLM's: rerank, score.
+
+    A scenario names one of chat, completions and embeddings.
+    """
 
     CHAT = "chat"
     COMPLETIONS = "completions"
+    RESPONSES = "responses"
     EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SCORE = "score"
+
+
+LOAD_ENDPOINTS = (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS)
+"""What the load generator and the simulator send."""
 
 
 class ArrivalProcess(StrEnum):
@@ -224,6 +234,8 @@ class TenantLoad:
             raise ContractError("requests: required for Burst")
 
     def _check_endpoint(self) -> None:
+        if self.endpoint not in LOAD_ENDPOINTS:
+            raise ContractError(f"endpoint: must be one of {', '.join(LOAD_ENDPOINTS)}")
         if self.prompt_as_token_ids and self.endpoint is Endpoint.CHAT:
             raise ContractError("prompt_as_token_ids: chat takes text only; use completions")
         if self.ignore_eos and self.endpoint is Endpoint.EMBEDDINGS:
