@@ -35,12 +35,14 @@ _ENGINE_TIME = FairnessUnit.ENGINE_TIME
 class Ledger:
     """Books what requests cost; ``pace``: of the engine, where the host reports its steps."""
 
-    __slots__ = ("_pace", "_selection", "_tiers")
+    __slots__ = ("_pace", "_selection", "_tiers", "contended")
 
     def __init__(self, selection: Selection, pace: EnginePace | None) -> None:
         self._selection = selection
         self._tiers = selection.tiers
         self._pace = pace
+        self.contended: dict[tuple[str, FairnessUnit], float] | None = None
+        """Given to each tenant while another of its tier waited; unset: nobody asks."""
 
     def charge(self, job: Job) -> None:
         """Charge the request about to be dispatched; its tenant still stands in the selection."""
@@ -62,6 +64,8 @@ class Ledger:
         elif unit is _TOKENS:
             cost = job.charged_tokens
         job.contended = tier.robin.dispatch(tenant.account, cost, ordered)
+        if job.contended and self.contended is not None:
+            self._note_contended(job, cost)
 
     def progress(self, job: Job, output_tokens: int) -> None:
         """Book what the engine did, and charge on what outgrows the prediction."""
@@ -142,6 +146,8 @@ class Ledger:
 
     def _adjust(self, job: Job, amount: float) -> None:
         """Correct the tenant's account by a cost in the job's unit."""
+        if job.contended and self.contended is not None:
+            self._note_contended(job, amount)
         tenant = job.tenant
         tier = tenant.tier
         if tier.unit is not job.unit:
@@ -150,6 +156,11 @@ class Ledger:
             tier.robin.charge(tenant.account, amount, not self._selection.in_arrival_order)
         else:
             tier.robin.refund(tenant.account, -amount, job.contended)
+
+    def _note_contended(self, job: Job, cost: float) -> None:
+        assert self.contended is not None
+        key = job.tenant.name, job.unit
+        self.contended[key] = self.contended.get(key, 0.0) + cost
 
     def _serve(self, job: Job, tokens: int) -> None:
         if tokens:
