@@ -9,7 +9,8 @@ present second, above anything that one change a second could have reached.
 
 **Last good rows.** A Tenant without a usable claim keeps the row that this pool last served it
 with, as long as nothing in it was taken away: its tier must still be served here and allow the
-namespace, its weight is cut to what the tier allows now, ``stop`` and keys are the present ones.
+namespace, weight and rate limits are cut to what the tier allows now; ``stop``, models and keys are
+the present ones.
 A pool whose tiers cannot be combined (reservations above 100%) keeps the tiers it had. A pool that
 cannot be compiled at all keeps what it served last, less what was taken away since
 (:func:`withdraw`).
@@ -37,6 +38,7 @@ from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_args import engine_limits
 from tidegate_operator.findings import Fault, Finding, verdicts
 from tidegate_operator.judge import Judgement, TenantVerdict
+from tidegate_operator.kv_policy import kv_pools, prefill_limits
 from tidegate_operator.shards import Previous, TooManyTenants, cut
 from tidegate_operator.tier_policy import combine_tiers
 
@@ -87,6 +89,8 @@ def compile_pool(
     if tiers is None:
         return CompiledPool(None, None, tuple(faults), _findings(faults, 0, 0))
     names = {tier.name for tier in tiers}
+    parts, kv_faults = kv_pools(pool, names)
+    faults.extend(kv_faults)
     rows = {tenant.name: _row(tenant, names, judgement, previous) for tenant in served}
     tenants = tuple(row for row in rows.values() if row is not None)
     policy = Policy(
@@ -103,6 +107,8 @@ def compile_pool(
         scheduling_mode=pool.spec.scheduling_mode or SchedulingMode.TIDEGATE,
         between_tiers=pool.spec.between_tiers or BetweenTiers.STRICT,
         engine=engine_limits(pool.spec.engine.args or (), pool.spec.model.task),
+        kv_pools=parts,
+        prefill=prefill_limits(pool),
     )
     keys = KeySet(
         KEYS_VERSION,
@@ -198,7 +204,8 @@ def _row(
         if tenant.claim.tier not in tiers:
             return None
         stop = tenant.stop or Stop.NONE
-        return TenantPolicy(tenant.name, tenant.claim.tier, tenant.claim.weight, stop)
+        claim, models = tenant.claim, tenant.models or ()
+        return TenantPolicy(tenant.name, claim.tier, claim.weight, stop, claim.rate_limits, models)
     return _last_good_row(tenant, tiers, judgement, previous)
 
 
@@ -212,12 +219,15 @@ def _last_good_row(
     tier = judgement.tiers.get(last.tier)
     if tier is None:
         return None
+    models = last.models if tenant.models is None else tenant.models
+    last = replace(last, stop=tenant.stop or last.stop, models=models)
     if tier.tier is None:
-        return replace(last, stop=tenant.stop or last.stop)
+        return last
     if not judgement.tier_allows(last.tier, tenant.namespace):
         return None
-    weight = min(last.weight, tier.max_weight)
-    return TenantPolicy(tenant.name, last.tier, weight, tenant.stop or last.stop)
+    loose = tier.too_loose(last.rate_limits)
+    limits = tuple(limit for limit in last.rate_limits if limit.name not in loose)
+    return replace(last, weight=min(last.weight, tier.max_weight), rate_limits=limits)
 
 
 def _generation(

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from tidegate.scheduling.contracts import Stop
+from tidegate.scheduling.contracts import RateLimit, Stop
 from tidegate_operator.api.common import FieldError, parse
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.tenant import ApiKey, Tenant
-from tidegate_operator.api.tenant_tier import TenantTier
+from tidegate_operator.api.tenant_tier import LimitOverride, TenantTier
 from tidegate_operator.api_keys import ResolvedKey, SecretData, resolve_keys
 from tidegate_operator.findings import Fault, Finding, joined, verdicts
+from tidegate_operator.limit_policy import looser_limits, rate_limits
 
 Json = dict[str, Any]
 Labels = Mapping[str, str]
@@ -29,10 +30,11 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a Tenant rightly claims: a tier and a weight in it."""
+    """What a Tenant rightly claims: a tier, a weight in it, and limits of its own."""
 
     tier: str
     weight: int
+    rate_limits: tuple[RateLimit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class TenantVerdict:
     """Unset: not usable as it is."""
     stop: Stop | None
     """Unset: the spec cannot be read."""
+    models: tuple[str, ...] | None
+    """The models that it may call, empty for all. Unset: the spec cannot be read."""
     digests: tuple[str, ...]
     """SHA-256 of the keys that are its own and usable, sorted."""
     findings: tuple[Finding, ...]
@@ -73,6 +77,14 @@ class TierVerdict:
         """The highest weight that a Tenant may set for itself."""
         overrides = self.tier.spec.tenant_overrides if self.tier else None
         return (overrides and overrides.max_weight) or 1
+
+    def too_loose(self, limits: Sequence[RateLimit]) -> list[str]:
+        """Names of those limits of a Tenant that it may not set for itself."""
+        spec = self.tier.spec if self.tier else None
+        overrides = spec.tenant_overrides if spec else None
+        if spec is None or (overrides and overrides.rate_limits is LimitOverride.ANY):
+            return []
+        return looser_limits(limits, rate_limits(spec.rate_limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +148,7 @@ class _Draft:
     age: tuple[datetime, str]
     claim: Claim | None
     stop: Stop | None
+    models: tuple[str, ...] | None
     keys: list[ResolvedKey]
     faults: list[Fault]
 
@@ -152,12 +165,13 @@ def _draft(
     if not isinstance(parsed, Tenant):
         keys, faults = resolve_keys(namespace, _readable_keys(obj), secrets)
         faults = [_unreadable(parsed), *faults]
-        return _Draft(name, namespace, generation, age, None, None, keys, faults)
+        return _Draft(name, namespace, generation, age, None, None, None, keys, faults)
     claim, faults = _judge_claim(parsed, namespace, judgement)
     keys, key_faults = resolve_keys(namespace, parsed.spec.api_keys or [], secrets)
     stop = parsed.spec.stop or Stop.NONE
+    models = tuple(sorted(parsed.spec.models or ()))
     faults += key_faults
-    return _Draft(name, namespace, generation, age, claim, stop, keys, faults)
+    return _Draft(name, namespace, generation, age, claim, stop, models, keys, faults)
 
 
 def _readable_keys(obj: Json) -> list[ApiKey]:
@@ -211,7 +225,20 @@ def _judge_claim(
                 f"of TenantTier {name}; lower it, or have that raised",
             )
         ]
-    return Claim(name, weight), []
+    limits = rate_limits(tenant.spec.rate_limits)
+    if loose := tier.too_loose(limits):
+        return None, [
+            Fault(
+                ConditionType.ACCEPTED,
+                Reason.RATE_LIMIT_NOT_ALLOWED,
+                f"spec.rateLimits[{limit}]: is looser than the limit of that name of TenantTier "
+                f"{name}, whose tenantOverrides.rateLimits only lets it be tightened: ask for no "
+                "more requests and tokens in the same window, of all that it counts; or have that "
+                "set to Any",
+            )
+            for limit in loose
+        ]
+    return Claim(name, weight, limits), []
 
 
 def _settle(draft: _Draft, owners: dict[str, str]) -> TenantVerdict:
@@ -249,6 +276,7 @@ def _settle(draft: _Draft, owners: dict[str, str]) -> TenantVerdict:
         draft.generation,
         draft.claim,
         draft.stop,
+        draft.models,
         tuple(sorted(digests)),
         findings,
     )

@@ -29,6 +29,8 @@ class PoolRuntime:
         """The highest that a sidecar reported and that was not delivered."""
         self.tiers: frozenset[str] = frozenset()
         self.tenants: frozenset[str] = frozenset()
+        self._kv_blocks: int | None = None
+        """Of an engine, as last heard of."""
         self.task = asyncio.create_task(self._run())
 
     def serve(self, state: PoolState | None) -> tuple[frozenset[str], frozenset[str]]:
@@ -43,6 +45,9 @@ class PoolRuntime:
     def measure(self, window_seconds: float, *, partly: bool) -> None:
         """Take new figures, unless a ready sidecar was not read yet and ``partly`` is not set."""
         sidecars = self.link.sidecars.values()
+        engines = (s.readings[-1].status.engine for s in sidecars if s.readings)
+        known = [engine.kv_blocks for engine in engines if engine and engine.kv_blocks is not None]
+        self._kv_blocks = min(known, default=self._kv_blocks)
         if partly or all(s.readings for s in sidecars if s.pod.ready):
             self.figures = pool_figures(self.link.readings(), window_seconds)
 
@@ -54,6 +59,7 @@ class PoolRuntime:
             behind=tuple(s.pod.name for s in behind),
             refusals=tuple(f"pod {s.pod.name}: {s.refusal}" for s in behind if s.refusal),
             pending_seconds=time.monotonic() - since if since is not None else 0.0,
+            kv_blocks=self._kv_blocks,
         )
 
     async def _run(self) -> None:

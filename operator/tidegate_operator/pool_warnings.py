@@ -5,7 +5,9 @@ A warning is there while it holds and gone otherwise; its status is always True.
 
 from __future__ import annotations
 
+from tidegate.scheduling.contracts import Policy
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
+from tidegate_operator.api.kv import USUAL_BUDGET_PERCENT
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_args import flag_integer
 from tidegate_operator.findings import Finding, joined
@@ -18,10 +20,17 @@ _PIPELINE = ("--pipeline-parallel-size", "-pp")
 
 
 def pool_warnings(
-    pool: ServingPool, state: PoolState, operator_sidecar_image: str
+    pool: ServingPool,
+    state: PoolState,
+    operator_sidecar_image: str,
+    kv_blocks: int | None = None,
 ) -> list[Finding]:
-    """All that hold."""
-    return [*_upgrade(pool, state, operator_sidecar_image), *_gpus(pool)]
+    """All that hold; ``kv_blocks`` are those of an engine, where that is known."""
+    found = [*_upgrade(pool, state, operator_sidecar_image), *_gpus(pool)]
+    policy = state.compiled.policy if state.compiled else None
+    if policy is not None:
+        found += [*_prefill(policy), *_without_kv(policy, kv_blocks)]
+    return found
 
 
 def _warning(kind: ConditionType, reason: Reason, text: str) -> Finding:
@@ -70,3 +79,49 @@ def _gpus(pool: ServingPool) -> list[Finding]:
             text += f"; spec.engine.parallelism.tensor, {tensor}, does not divide them"
         return [_warning(kind, Reason.GPUS_IDLE, f"{text}: make both the same")]
     return [_warning(kind, Reason.TOO_FEW_GPUS, f"{text} and will not start: make both the same")]
+
+
+def _prefill(policy: Policy) -> list[Finding]:
+    """The budget as a part of a step, where one is asked for and a step's size is known."""
+    tokens, step = policy.prefill.tokens_per_step, policy.engine.max_num_batched_tokens
+    percent = policy.prefill.budget_percent
+    field = "budgetPercent"
+    if tokens is not None:
+        if step is None:
+            return []
+        field, percent = "tokensPerStep", 100 * policy.prefill.budget_tokens(step) // step
+    low, high = USUAL_BUDGET_PERCENT
+    if low <= percent <= high:
+        return []
+    small = percent < low
+    text = f"spec.prefill.{field} gives prompts {percent} percent of a step, " + (
+        f"below {low}: long prompts hardly get on while others run"
+        if small
+        else f"above {high}: those who wait for their next token wait for prompts"
+    )
+    reason = Reason.BUDGET_TOO_SMALL if small else Reason.BUDGET_TOO_LARGE
+    return [_warning(ConditionType.UNUSUAL_PREFILL_BUDGET, reason, text)]
+
+
+def _without_kv(policy: Policy, kv_blocks: int | None) -> list[Finding]:
+    """Tiers whose part of the KV cache is nothing, rounded down to blocks where those are known."""
+    if not policy.kv_pools:
+        return []
+    parts = [(f"spec.kvPools[{p.name}].percent", p.percent, p.tiers) for p in policy.kv_pools]
+    owned = {tier for part in policy.kv_pools for tier in part.tiers}
+    others = tuple(tier.name for tier in policy.tiers if tier.name not in owned)
+    rest = 100 - sum(part.percent for part in policy.kv_pools)
+    parts.append(("what spec.kvPools leave", rest, others))
+    texts = []
+    for where, percent, tiers in parts:
+        blocks = percent if kv_blocks is None else kv_blocks * percent // 100
+        if tiers and not blocks:
+            of = "" if kv_blocks is None else f" of {kv_blocks} blocks"
+            texts.append(
+                f"{where} is {percent}{of}, so that {', '.join(sorted(tiers))} runs only on what "
+                "others lend"
+            )
+    if not texts:
+        return []
+    text = f"{joined(texts)}; give them more, or leave it if that is meant"
+    return [_warning(ConditionType.TIER_WITHOUT_KV, Reason.NO_KV_BLOCKS, text)]

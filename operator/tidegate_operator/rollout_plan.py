@@ -39,7 +39,8 @@ from tidegate_operator.render.engine import CACHE
 Json = dict[str, Any]
 
 COLD = ("model", "engine", "sidecar")
-"""Fields of a pool's spec that the pod template is rendered from."""
+"""Fields of a pool's spec that the pod template is rendered from; of ``prefill`` chunkTokens too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,9 @@ class _Kept:
 def cold_digest(spec: Json) -> str:
     """Of the part of a pool's spec, as the API server has it, that makes pods what they are."""
     cold = {field: spec.get(field) for field in COLD}
+    # Added only where it is set, so that the digests of other pools are what they always were.
+    if chunk := (spec.get("prefill") or {}).get("chunkTokens"):
+        cold["prefill"] = {"chunkTokens": chunk}
     return hashlib.sha256(_canonical(cold).encode()).hexdigest()[:32]
 
 

@@ -39,6 +39,8 @@ class Delivered:
     """Names of ready pods that do not run it yet."""
     refusals: tuple[str, ...] = ()
     pending_seconds: float = 0.0
+    kv_blocks: int | None = None
+    """Of the engine that has fewest; unset: not known yet."""
 
 
 def pool_state_status(
@@ -60,7 +62,7 @@ def pool_state_status(
             state.pool.spec.replicas, pods, rollout(state.stateful_set), state.faults, tenants
         )
         findings += _policy_applied(state, delivered, conditions)
-        findings += pool_warnings(state.pool, state, operator_sidecar_image)
+        findings += pool_warnings(state.pool, state, operator_sidecar_image, delivered.kv_blocks)
         status |= {
             "replicas": len(living),
             "readyReplicas": sum(pod.ready for pod in living),

@@ -26,6 +26,12 @@ from tidegate_operator.api.tenant_tier import QueueLimits as QueueSpec
 from tidegate_operator.api.tenant_tier import TenantTierSpec
 from tidegate_operator.findings import Fault
 from tidegate_operator.judge import Judgement
+from tidegate_operator.limit_policy import (
+    preemption,
+    prompt_limit,
+    rate_limits,
+    slo_objectives,
+)
 from tidegate_operator.shards import Previous
 
 Tiers = tuple[TierPolicy, ...]
@@ -78,6 +84,11 @@ def _tier_policy(entry: PoolTier, spec: TenantTierSpec) -> TierPolicy:
             fairness.quantum if fairness else None,
         ),
         queue=_queue(spec.queue),
+        weight=spec.weight or 1,
+        prompt_limit=prompt_limit(entry.prompt_limit or spec.prompt_limit),
+        rate_limits=rate_limits(spec.rate_limits),
+        preemption=preemption(spec.preemption),
+        slo_objectives=slo_objectives(spec.slo if entry.slo is None else entry.slo),
     )
 
 

@@ -29,7 +29,11 @@ MINIMAL = {
 
 ACCEPTED: dict[str, dict[str, Any]] = {
     "as documented": {},
-    "embeddings": {"spec.model.task": "Embed"},
+    "embeddings": {
+        "spec.model.task": "Embed",
+        "spec.kvPools": ABSENT,
+        "spec.prefill": ABSENT,
+    },
     "from a volume": {
         "spec.model.source": {"persistentVolumeClaim": {**VOLUME, "path": "llama/8b"}}
     },
@@ -149,6 +153,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
             "spec": {"fieldOfALaterKubernetes": {"deep": [1, {"er": None}]}, "hostPID": False},
         }
     },
+    "in shadow": {"spec.schedulingMode": "Shadow"},
     "first come first served": {"spec.schedulingMode": "FirstComeFirstServed"},
     "service within the cluster": {"spec.service": {"type": "ClusterIP"}},
 }
@@ -372,10 +377,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "podTemplate.spec in body must be of type object",
     ),
     "drain for days": ({"spec.engine.drainTimeout": "48h"}, "must be from 0s to 24h"),
-    "order between tiers": ({"spec.betweenTiers": "Weighted"}, 'supported values: "Strict"'),
+    "order between tiers": (
+        {"spec.betweenTiers": "Random"},
+        'supported values: "Strict", "Weighted"',
+    ),
     "mode of another kind": (
         {"spec.schedulingMode": "Off"},
-        'supported values: "Tidegate", "FirstComeFirstServed"',
+        'supported values: "Tidegate", "Shadow", "FirstComeFirstServed"',
     ),
     "service of another kind": (
         {"spec.service": {"type": "ExternalName"}},

@@ -19,6 +19,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "held": {"spec.stop": "Hold"},
     "held and drained": {"spec.stop": "HoldAndDrain"},
     "longest name": {"metadata.name": "n" * 40},
+    "no limits of its own": {"spec.rateLimits": []},
+    "64 models": {"spec.models": [f"m{n}" for n in range(64)]},
 }
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -59,6 +61,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"spec.apiKeys.1.secretRef": {"name": "s", "key": "../x"}},
         "secretRef.key in body should match",
     ),
+    "rate limit of nothing": (
+        {"spec.rateLimits": [{"name": "a", "per": "Day"}]},
+        "spec.rateLimits[0]: Invalid value: needs requests, tokens, or both",
+    ),
+    "rate limits of one name": (
+        {"spec.rateLimits": [{"name": "a", "tokens": 1, "per": "Day"}] * 2},
+        "Duplicate value",
+    ),
+    "no model at all": ({"spec.models": []}, "spec.models in body should have at least 1 items"),
+    "a model twice": ({"spec.models": ["m", "m"]}, "Duplicate value"),
+    "a model with a blank": ({"spec.models": ["a b"]}, "spec.models[0] in body should match"),
     "stop of another kind": (
         {"spec.stop": "Drain"},
         'supported values: "None", "Hold", "HoldAndDrain"',

@@ -23,7 +23,40 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "reserved without a maximum": {"spec.reservedPercent": 100, "spec.maxPercent": ABSENT},
     "output default alone": {"spec.output": {"default": 10_000_000}},
     "output default equal to max": {"spec.output": {"default": 8, "max": 8}},
-    "empty objects": {"spec.output": {}, "spec.fairness": {}, "spec.queue": {}},
+    "empty objects": {
+        "spec.output": {},
+        "spec.fairness": {},
+        "spec.queue": {},
+        "spec.slo": {},
+        "spec.preemption": {"recomputeBackoff": {}},
+        "spec.rateLimits": [],
+        "spec.tenantOverrides": {},
+    },
+    "every unit": {"spec.fairness": {"unit": "Tokens"}},
+    "highest weight": {"spec.weight": 1000},
+    "prompts by time alone": {"spec.promptLimit": {"maxPrefillTime": "1h30m"}},
+    "prompts cut off": {"spec.promptLimit": {"maxTokens": 1, "onExceed": "Truncate"}},
+    "prompts served last": {"spec.promptLimit": {"maxTokens": 1, "onExceed": "BestEffort"}},
+    "16 rate limits": {
+        "spec.rateLimits": [{"name": f"l{n}", "requests": 1, "per": "Hour"} for n in range(16)]
+    },
+    "all metrics": {
+        "spec.slo": {
+            "objectives": [
+                {"metric": "TimeToFirstToken", "target": "1ms", "ratio": "100"},
+                {"metric": "EndToEnd", "target": "24h", "ratio": "100.000"},
+                {"metric": "InterTokenLatency", "target": "50ms", "ratio": "0.001"},
+            ]
+        }
+    },
+    "evictable without a pause": {
+        "spec.preemption": {
+            "evictable": True,
+            "recomputeBackoff": {"perQueuedRequest": "0s", "max": "0s"},
+            "maxPerRequest": 0,
+        }
+    },
+    "limits of one's own": {"spec.tenantOverrides": {"rateLimits": "Any"}},
     "longest name": {"metadata.name": "n" * 40},
     "longest wait": {"spec.queue.maxWait": "24h"},
     "shortest wait": {"spec.queue.maxWait": "1ms"},
@@ -71,9 +104,92 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "spec.output.default: Invalid value: output.default must not be above output.max",
     ),
     "nothing in flight": ({"spec.maxInFlight": 0}, "spec.maxInFlight"),
-    "unit of a later version": (
-        {"spec.fairness.unit": "EngineTime"},
-        'supported values: "Requests", "Tokens"',
+    "unit of another kind": (
+        {"spec.fairness.unit": "Seconds"},
+        'supported values: "Requests", "Tokens", "EngineTime"',
+    ),
+    "weight of 0": ({"spec.weight": 0}, "spec.weight"),
+    "weight of 1001": ({"spec.weight": 1001}, "less than or equal to 1000"),
+    "prompt limit of nothing": (
+        {"spec.promptLimit": {"onExceed": "Truncate"}},
+        "spec.promptLimit: Invalid value: needs maxTokens, maxPrefillTime, or both",
+    ),
+    "prompt of no token": ({"spec.promptLimit": {"maxTokens": 0}}, "spec.promptLimit.maxTokens"),
+    "prefill of no time": (
+        {"spec.promptLimit": {"maxPrefillTime": "0s"}},
+        "must be from 1ms to 24h",
+    ),
+    "prompt that is dropped": (
+        {"spec.promptLimit": {"maxTokens": 1, "onExceed": "Drop"}},
+        'supported values: "Reject", "Truncate", "BestEffort"',
+    ),
+    "rate limit of nothing": (
+        {"spec.rateLimits": [{"name": "a", "per": "Day"}]},
+        "spec.rateLimits[0]: Invalid value: needs requests, tokens, or both",
+    ),
+    "rate limit without a window": (
+        {"spec.rateLimits": [{"name": "a", "tokens": 1}]},
+        "spec.rateLimits[0].per: Required value",
+    ),
+    "rate limit per week": (
+        {"spec.rateLimits": [{"name": "a", "tokens": 1, "per": "Week"}]},
+        'supported values: "Minute", "Hour", "Day", "Month"',
+    ),
+    "rate limit of 0": (
+        {"spec.rateLimits": [{"name": "a", "requests": 0, "per": "Day"}]},
+        "spec.rateLimits[0].requests",
+    ),
+    "rate limit of no endpoint": (
+        {"spec.rateLimits": [{"name": "a", "tokens": 1, "per": "Day", "endpoints": []}]},
+        "spec.rateLimits[0].endpoints",
+    ),
+    "rate limit of an unknown endpoint": (
+        {"spec.rateLimits": [{"name": "a", "tokens": 1, "per": "Day", "endpoints": ["Images"]}]},
+        "supported values",
+    ),
+    "rate limits of one name": (
+        {
+            "spec.rateLimits": [
+                {"name": "a", "tokens": 1, "per": "Day"},
+                {"name": "a", "tokens": 2, "per": "Hour"},
+            ]
+        },
+        "Duplicate value",
+    ),
+    "17 rate limits": (
+        {"spec.rateLimits": [{"name": f"l{n}", "tokens": 1, "per": "Day"} for n in range(17)]},
+        "must have at most 16 items",
+    ),
+    "objective without a target": (
+        {"spec.slo": {"objectives": [{"metric": "EndToEnd"}]}},
+        "spec.slo.objectives[0].target: Required value",
+    ),
+    "objective without a metric": (
+        {"spec.slo": {"objectives": [{"target": "1s"}]}},
+        "spec.slo.objectives[0].metric: Required value",
+    ),
+    "two targets of one metric": (
+        {"spec.slo": {"objectives": [{"metric": "EndToEnd", "target": "1s"}] * 2}},
+        "Duplicate value",
+    ),
+    "ratio as a number": (
+        {"spec.slo.objectives.0.ratio": 99.5},
+        "spec.slo.objectives[0].ratio in body must be of type string",
+    ),
+    "ratio above 100": (
+        {"spec.slo.objectives.0.ratio": "100.1"},
+        "spec.slo.objectives[0].ratio in body should match",
+    ),
+    "ratio of nothing": ({"spec.slo.objectives.0.ratio": "0.00"}, "must be above 0"),
+    "window of a second": ({"spec.slo.objectives.0.window": "1s"}, "must be from 1m to 8760h"),
+    "back-off of two minutes": (
+        {"spec.preemption": {"recomputeBackoff": {"perQueuedRequest": "2m"}}},
+        "must be from 0s to 1m",
+    ),
+    "preempted 1001 times": ({"spec.preemption.maxPerRequest": 1001}, "maxPerRequest"),
+    "limits of one's own as one likes": (
+        {"spec.tenantOverrides.rateLimits": "Loosen"},
+        'supported values: "Tighten", "Any"',
     ),
     "quantum of 0": ({"spec.fairness.quantum": 0}, "spec.fairness.quantum"),
     "no queue": ({"spec.queue.maxRequests": 0}, "spec.queue.maxRequests"),

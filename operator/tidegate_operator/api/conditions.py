@@ -47,6 +47,14 @@ class ConditionType(Explained):
         "GPUMismatch",
         "Warning: an engine's pod asks for other GPUs than its tensor parallelism uses.",
     )
+    UNUSUAL_PREFILL_BUDGET = (
+        "UnusualPrefillBudget",
+        "Warning: prompts get less than 20 or more than 40 percent of the engine's step.",
+    )
+    TIER_WITHOUT_KV = (
+        "TierWithoutKV",
+        "Warning: a tier has no block of the KV cache of its own.",
+    )
 
 
 class ConditionStatus(StrEnum):
@@ -76,6 +84,11 @@ class Reason(Explained):
     WEIGHT_NOT_ALLOWED = (
         "WeightNotAllowed",
         "The Tenant's weight is above the tier's tenantOverrides.maxWeight.",
+    )
+    RATE_LIMIT_NOT_ALLOWED = (
+        "RateLimitNotAllowed",
+        "A rate limit of the Tenant is looser than its tier's, whose tenantOverrides.rateLimits is "
+        "Tighten.",
     )
     SECRET_NOT_FOUND = (
         "SecretNotFound",
@@ -123,6 +136,12 @@ class Reason(Explained):
     )
     GPUS_IDLE = ("GPUsIdle", "The pod asks for GPUs that the engine does not use.")
     TOO_FEW_GPUS = ("TooFewGPUs", "The pod asks for fewer GPUs than the engine needs to start.")
+    BUDGET_TOO_SMALL = ("BudgetTooSmall", "Long prompts hardly get on.")
+    BUDGET_TOO_LARGE = ("BudgetTooLarge", "Those who wait for their next token wait for prompts.")
+    NO_KV_BLOCKS = (
+        "NoKVBlocks",
+        "kvPools leave the tier nothing, so that its requests run only on what others lend.",
+    )
     POLICY_APPLIED = ("PolicyApplied", "All ready sidecars run the newest policy.")
     POLICY_PENDING = ("PolicyPending", "Some sidecars still run an older policy.")
     POLICY_REFUSED = ("PolicyRefused", "A sidecar refused the policy; the message says why.")

@@ -27,10 +27,10 @@ serves tenants of many tiers. All at once: `kubectl get tidegate -A`. In a termi
 - Names have at most 40 characters.
 - What the schema can refuse is refused by `kubectl apply`. What depends on other objects is told by
   `status.conditions` of the object that is at fault; all others go on.
-- A changed tier, tenant, weight, key or scheduling mode takes effect within seconds and restarts
-  nothing. A change under `spec.model`, `spec.engine` or `spec.sidecar` replaces the pods one by
-  one, once the cluster said (a dry run) that it would take such pods; if not, `Accepted` says why
-  and those that run stay.
+- A changed tier, tenant, weight, limit, key or scheduling mode takes effect within seconds and
+  restarts nothing. A change under `spec.model`, `spec.engine` or `spec.sidecar`, or of
+  `spec.prefill.chunkTokens`, replaces the pods one by one, once the cluster said (a dry run) that
+  it would take such pods; if not, `Accepted` says why and those that run stay.
 - An upgrade of the operator replaces no pod. What it would render otherwise waits for the next
   change of those three, and `UpgradeAvailable` says so.
 - Beside the pods a pool has a Service, a NetworkPolicy (port 8000 open to all, port 8001 to the

@@ -43,6 +43,7 @@ OWNED_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--model",), "use spec.model.source"),
     (("--served-model-name",), "use spec.model.name"),
     (("--max-model-len",), "use spec.model.maxModelLen"),
+    (("--long-prefill-token-threshold",), "use spec.prefill.chunkTokens"),
     (("--runner", "--task", "--convert"), "use spec.model.task"),
     (("--revision",), "use spec.model.source.huggingFace.revision"),
     (("--hf-token",), "use spec.model.source.huggingFace.tokenSecretRef"),

@@ -13,14 +13,42 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "metadata": {"name": "t0"},
         "spec": {
             "priority": 1000,
+            "weight": 4,
             "reservedPercent": 60,
             "maxPercent": 95,
+            "slo": {
+                "objectives": [
+                    {
+                        "metric": "TimeToFirstToken",
+                        "target": "800ms",
+                        "ratio": "99.5",
+                        "window": "720h",
+                    }
+                ]
+            },
+            "promptLimit": {"maxTokens": 32768, "maxPrefillTime": "2s", "onExceed": "Reject"},
             "output": {"default": 512, "max": 4096},
+            "rateLimits": [
+                {
+                    "name": "minute",
+                    "endpoints": ["Chat", "Completions"],
+                    "models": ["qwen3-8b"],
+                    "requests": 600,
+                    "tokens": 400000,
+                    "per": "Minute",
+                },
+                {"name": "month", "tokens": 2000000000, "per": "Month"},
+            ],
             "maxInFlight": 64,
-            "fairness": {"unit": "Requests", "quantum": 1},
+            "fairness": {"unit": "EngineTime", "quantum": 100},
+            "preemption": {
+                "evictable": False,
+                "recomputeBackoff": {"perQueuedRequest": "10ms", "max": "500ms"},
+                "maxPerRequest": 3,
+            },
             "queue": {"maxRequests": 2000, "maxBytes": 134217728, "maxWait": "30s"},
             "allowedNamespaces": {"matchLabels": {"tidegate.io/customers": "paid"}},
-            "tenantOverrides": {"maxWeight": 10},
+            "tenantOverrides": {"maxWeight": 10, "rateLimits": "Tighten"},
         },
     },
     "Tenant": {
@@ -37,6 +65,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                 },
                 {"name": "2026-07", "secretRef": {"name": "acme-keys", "key": "2026-07"}},
             ],
+            "rateLimits": [{"name": "day", "tokens": 50000000, "per": "Day"}],
+            "models": ["qwen3-8b"],
             "stop": "None",
         },
     },
@@ -67,7 +97,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                 "maxModelLen": 32768,
             },
             "tiers": [
-                {"name": "t0", "reservedPercent": 50, "maxPercent": 90},
+                {
+                    "name": "t0",
+                    "reservedPercent": 50,
+                    "maxPercent": 90,
+                    "slo": {"objectives": [{"metric": "TimeToFirstToken", "target": "500ms"}]},
+                    "promptLimit": {"maxTokens": 16384},
+                },
                 {"name": "t3"},
             ],
             "tenants": {
@@ -128,7 +164,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                 "annotations": {"service.beta.kubernetes.io/aws-load-balancer-scheme": "internal"},
                 "loadBalancerClass": "service.k8s.aws/nlb",
             },
-            "betweenTiers": "Strict",
+            "kvPools": [
+                {"name": "paid", "tiers": ["t0"], "percent": 70, "lendablePercent": 50},
+                {"name": "free", "tiers": ["t3"], "percent": 10, "borrowLimitPercent": 20},
+            ],
+            "prefill": {"budgetPercent": 30, "chunkTokens": 2048},
+            "betweenTiers": "Weighted",
             "schedulingMode": "Tidegate",
         },
     },

@@ -90,8 +90,11 @@ def described(
     return Field(description=" ".join(parts), json_schema_extra=extra, **constraints)
 
 
-def duration(text: str, *, low: str, high: str, unset: str, zero: str | None = None) -> Any:
-    """A duration between two bounds, kept as it was written (``60s`` stays ``60s``)."""
+def duration(
+    text: str, *, low: str, high: str, unset: str | None = None, zero: str | None = None
+) -> Any:
+    """A duration between two bounds, kept as it was written (``60s`` stays ``60s``); required where
+    ``unset`` says nothing."""
     valid = f"!self.matches('{DURATION_PATTERN}')"  # then the pattern's own message is enough
     within = f"duration(self) >= duration('{low}') && duration(self) <= duration('{high}')"
     return described(

@@ -107,5 +107,7 @@ def _is_bounded(node: Schema) -> bool:
             return "additionalProperties" not in node or "maxProperties" in node
         case "integer":
             return "minimum" in node
+        case "boolean":
+            return True
         case _:
             return bool(node.get("x-kubernetes-int-or-string"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from tidegate.scheduling.contracts import BetweenTiers, SchedulingMode
 from tidegate_operator.api.common import LabelSelector, ObjectMeta, ResourceRequirements
 from tidegate_operator.api.engine import EngineSpec, ImageName
 from tidegate_operator.api.fields import ApiModel, KindName, described, rule, rules
+from tidegate_operator.api.kv import MAX_KV_POOLS, KvPool, Prefill
+from tidegate_operator.api.limits import PromptLimit, Slo
 from tidegate_operator.api.model import ModelSpec
 from tidegate_operator.api.status import MAX_TIERS, ServingPoolStatus
 
@@ -39,6 +41,14 @@ class PoolTier(ApiModel):
     )
     max_percent: int | None = described(
         "Most it takes in this pool while others wait.", unset="the tier's own", ge=1, le=100
+    )
+    slo: Slo | None = described(
+        "What its tenants are promised in this pool, in the place of all that the tier promises.",
+        unset="the tier's own",
+        empty="({}) nothing is promised here",
+    )
+    prompt_limit: PromptLimit | None = described(
+        "The largest prompt in this pool.", unset="the tier's own"
     )
 
 
@@ -103,8 +113,32 @@ class ServiceSpec(ApiModel):
     ) = described("Which load balancer implementation serves it.", unset="the cluster's own")
 
 
+_OVER_100 = "the percents of all kvPools sum to more than 100"
+_IN_TWO = "a tier is in more than one of kvPools; it may be in one"
+_GENERATES = "!has(self.model.task) || self.model.task == 'Generate'"
+
+
 class ServingPoolSpec(ApiModel):
     """What is served, on what, for whom and in which order."""
+
+    model_config = rules(
+        rule(
+            f"!has(self.kvPools) || {_GENERATES}",
+            "kvPools is for models that generate; embeddings keep nothing in the KV cache",
+            field_path=".kvPools",
+        ),
+        rule(
+            f"!has(self.prefill) || {_GENERATES}",
+            "prefill is for models that generate; in embeddings nobody waits for a next token",
+            field_path=".prefill",
+        ),
+        rule(
+            "!has(self.kvPools) || !has(self.tiers) || self.kvPools.all(part, "
+            "part.tiers.all(name, self.tiers.exists(tier, tier.name == name)))",
+            "kvPools names a tier that is not in tiers, so that it is not served here",
+            field_path=".kvPools",
+        ),
+    )
 
     model: ModelSpec = described("What is served.")
     tiers: list[PoolTier] | None = described(
@@ -139,17 +173,50 @@ class ServingPoolSpec(ApiModel):
         "The Service that tenants call, on port 8000; it has the pool's name.",
         unset="as if all its fields were unset",
     )
-    between_tiers: Literal[BetweenTiers.STRICT] | None = described(
-        "How tiers share what is not reserved. Strict: by priority, the higher first.",
+    kv_pools: list[KvPool] | None = described(
+        "How the KV cache of each engine is shared between tiers. Changes restart nothing.",
+        unset="all tiers share all of it",
+        empty="the same",
+        max_length=MAX_KV_POOLS,
+        map_key="name",
+        cel=[
+            rule(
+                "self.map(part, part.percent).sum() <= 100",
+                _OVER_100,
+            ),
+            rule(
+                "self.all(part, part.tiers.all(tier, "
+                "self.exists_one(other, other.tiers.exists(name, name == tier))))",
+                _IN_TWO,
+            ),
+        ],
+    )
+    prefill: Prefill | None = described(
+        "How much of the engine's steps prompts may take while others wait for their next token.",
+        unset="as if all its fields were unset",
+    )
+    between_tiers: BetweenTiers | None = described(
+        "How tiers share what is not reserved. Strict: by priority, the higher first. Weighted: by "
+        "the weights of the TenantTiers, whatever their priority.",
         unset="Strict",
     )
-    scheduling_mode: (
-        Literal[SchedulingMode.TIDEGATE, SchedulingMode.FIRST_COME_FIRST_SERVED] | None
-    ) = described(
-        "Tidegate: by tier, fair share and priority. FirstComeFirstServed: by arrival alone, the "
-        "switch to pull when in doubt. Takes effect within seconds and restarts nothing.",
+    scheduling_mode: SchedulingMode | None = described(
+        "Tidegate: by tier, fair share and priority. Shadow: by arrival alone, while all else is "
+        "decided and measured, but not done, as Tidegate would. FirstComeFirstServed: by arrival "
+        "alone, the switch to pull when in doubt. Takes effect within seconds and restarts "
+        "nothing.",
         unset="Tidegate",
     )
+
+    @model_validator(mode="after")
+    def _kv_pools_are_parts(self) -> Self:
+        parts = self.kv_pools or []
+        tiers = [tier for part in parts for tier in part.tiers]
+        if sum(part.percent for part in parts) > 100:
+            raise ValueError(_OVER_100)
+        if len(set(tiers)) < len(tiers):
+            raise ValueError(_IN_TWO)
+        return self
 
 
 class PoolIdentity(ApiModel):

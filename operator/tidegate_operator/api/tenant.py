@@ -9,6 +9,8 @@ from pydantic import Field, StringConstraints, model_validator
 from tidegate.scheduling.contracts import Stop
 from tidegate_operator.api.common import API_KEYS_LABEL, ObjectMeta, SecretKeyRef
 from tidegate_operator.api.fields import ApiModel, ItemName, KindName, described, rule, rules
+from tidegate_operator.api.limits import MAX_MODELS, MAX_RATE_LIMITS, RateLimit
+from tidegate_operator.api.model import ModelName
 from tidegate_operator.api.status import TenantStatus
 
 MAX_API_KEYS = 32
@@ -71,6 +73,22 @@ class TenantSpec(ApiModel):
         empty="the same",
         max_length=MAX_API_KEYS,
         map_key="name",
+    )
+    rate_limits: list[RateLimit] | None = described(
+        "Limits of its own: one with the name of a limit of its tier stands in that one's place, "
+        "others hold besides. What the tier's tenantOverrides.rateLimits does not let it set makes "
+        "the Tenant not accepted.",
+        unset="the tier's alone",
+        empty="the same",
+        max_length=MAX_RATE_LIMITS,
+        map_key="name",
+    )
+    models: list[ModelName] | None = described(
+        "Models that it may call, by the names that clients send; others are not found for it.",
+        unset="all that its pools serve",
+        min_length=1,
+        max_length=MAX_MODELS,
+        list_type="set",
     )
     stop: Stop | None = described(
         "None: served. Hold: new requests get 503, waiting ones are still served. HoldAndDrain: "

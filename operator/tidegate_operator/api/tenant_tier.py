@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field
@@ -16,9 +17,15 @@ from tidegate.scheduling.contracts.limits import (
 )
 from tidegate_operator.api.common import LabelSelector, ObjectMeta
 from tidegate_operator.api.fields import ApiModel, described, duration, rule, rules
+from tidegate_operator.api.limits import (
+    MAX_RATE_LIMITS,
+    MAX_TOKENS,
+    Preemption,
+    PromptLimit,
+    RateLimit,
+    Slo,
+)
 from tidegate_operator.api.status import TenantTierStatus
-
-MAX_TOKENS = 10_000_000
 
 
 class OutputLimits(ApiModel):
@@ -49,16 +56,19 @@ class OutputLimits(ApiModel):
 class Fairness(ApiModel):
     """How the tenants of the tier share what the tier gets."""
 
-    unit: Literal[FairnessUnit.REQUESTS, FairnessUnit.TOKENS] | None = described(
+    unit: FairnessUnit | None = described(
         "Requests: each counts one, for even turns. Tokens: each counts its prompt and output "
-        "tokens, so that long requests pay for their length.",
+        "tokens, so that long requests pay for their length. EngineTime: each counts its part of "
+        "the milliseconds that the engine was busy, which differs from tokens where prompts are "
+        "long, cached, or share a step with many others.",
         unset="Tokens",
     )
     quantum: int | None = described(
         "Most credit in hand at weight 1, in `unit`, given in eight turns. Smaller interleaves "
         "finer.",
-        unset=f"{DEFAULT_QUANTUM[FairnessUnit.REQUESTS]} request or "
-        f"{DEFAULT_QUANTUM[FairnessUnit.TOKENS]} tokens",
+        unset=f"{DEFAULT_QUANTUM[FairnessUnit.REQUESTS]} request, "
+        f"{DEFAULT_QUANTUM[FairnessUnit.TOKENS]} tokens or "
+        f"{DEFAULT_QUANTUM[FairnessUnit.ENGINE_TIME]} milliseconds",
         ge=1,
         le=MAX_TOKENS,
     )
@@ -84,6 +94,13 @@ class QueueLimits(ApiModel):
     )
 
 
+class LimitOverride(StrEnum):
+    """How a Tenant's rate limits may differ from its tier's."""
+
+    TIGHTEN = "Tighten"
+    ANY = "Any"
+
+
 class TenantOverrides(ApiModel):
     """What a Tenant of this tier may set for itself."""
 
@@ -92,6 +109,12 @@ class TenantOverrides(ApiModel):
         unset="1, so that a Tenant cannot raise its own share",
         ge=1,
         le=1000,
+    )
+    rate_limits: LimitOverride | None = described(
+        "What a Tenant's rateLimits may be. Tighten: further limits, and none looser than the "
+        "tier's of the same name; with a looser one the Tenant is not accepted. Any: its own "
+        "stand in the place of the tier's of the same name, whatever they are.",
+        unset="Tighten",
     )
 
 
@@ -113,6 +136,13 @@ class TenantTierSpec(ApiModel):
         ge=-(2**31),
         le=2**31 - 1,
     )
+    weight: int | None = described(
+        "Share of what is not reserved, in pools whose betweenTiers is Weighted: 3 gets three "
+        "times what 1 gets while both have requests waiting.",
+        unset="1",
+        ge=1,
+        le=1000,
+    )
     reserved_percent: int | None = described(
         "Share of the engines' service (tokens) that the tier gets for certain while it has "
         "requests waiting, whatever the priority of the others. In each pool the reservations of "
@@ -129,8 +159,22 @@ class TenantTierSpec(ApiModel):
         ge=1,
         le=100,
     )
+    slo: Slo | None = described(
+        "What its tenants are promised.", unset="as if all its fields were unset"
+    )
+    prompt_limit: PromptLimit | None = described(
+        "The largest prompt of a request.", unset="as much as the model takes"
+    )
     output: OutputLimits | None = described(
         "Output tokens of one request.", unset="as if all its fields were unset"
+    )
+    rate_limits: list[RateLimit] | None = described(
+        "The most that each of its tenants may take, each for itself; beyond it 429, or 413 where "
+        "it could never be served. All of them hold at once. A refused request costs nothing.",
+        unset="not limited",
+        empty="the same",
+        max_length=MAX_RATE_LIMITS,
+        map_key="name",
     )
     max_in_flight: int | None = described(
         "Most requests of one tenant in one engine at once; further ones wait.",
@@ -140,6 +184,10 @@ class TenantTierSpec(ApiModel):
     )
     fairness: Fairness | None = described(
         "How the tenants of this tier share what the tier gets.",
+        unset="as if all its fields were unset",
+    )
+    preemption: Preemption | None = described(
+        "When its requests are taken off the engine again.",
         unset="as if all its fields were unset",
     )
     queue: QueueLimits | None = described(

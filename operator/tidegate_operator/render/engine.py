@@ -41,7 +41,7 @@ def engine_container(pool: ServingPool) -> Json:
         "name": "engine",
         "image": spec.image,
         "command": _COMMAND,
-        "args": _arguments(pool.spec.model, spec),
+        "args": _arguments(pool),
         "env": _environment(pool.spec.model, spec),
         "volumeMounts": _mounts(pool.spec.model),
         "lifecycle": {"preStop": {"httpGet": _admin("/drained")}},
@@ -131,7 +131,8 @@ def claim_retention(model: ModelSpec) -> Json:
     }
 
 
-def _arguments(model: ModelSpec, engine: EngineSpec) -> list[str]:
+def _arguments(pool: ServingPool) -> list[str]:
+    model, engine = pool.spec.model, pool.spec.engine
     arguments = [_model_location(model)]
     arguments += [f"--uds={SOCKET_PATH}", f"--served-model-name={model.name}"]
     if (hub := model.source.hugging_face) and hub.revision:
@@ -147,6 +148,8 @@ def _arguments(model: ModelSpec, engine: EngineSpec) -> list[str]:
         "--scheduling-policy=priority",
         f"--shutdown-timeout={ENGINE_SHUTDOWN_SECONDS}",
     ]
+    if (prefill := pool.spec.prefill) and prefill.chunk_tokens:
+        arguments.append(f"--long-prefill-token-threshold={prefill.chunk_tokens}")
     arguments += complete(engine.args or (), model.task)
     return [_literal(argument) for argument in arguments]
 

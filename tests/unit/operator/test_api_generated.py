@@ -88,7 +88,8 @@ def test_unbounded_names_each_kind_of_size() -> None:
 
         text: str = fields.described("Text.")
         items: list[int] = fields.described("Items.", max_length=3)
-        labels: dict[str, bool] = fields.described("Labels.")
+        labels: dict[str, str] = fields.described("Labels.")
+        switch: bool = fields.described("A switch.")
 
     assert schema.unbounded(schema.structural(Loose)) == [
         "text",

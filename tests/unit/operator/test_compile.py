@@ -17,7 +17,23 @@ from tidegate_operator.compile import CompiledPool, compile_pool
 from tidegate_operator.judge import Judgement, judge
 from tidegate_operator.shards import Previous
 
-from tidegate.scheduling.contracts import SchedulingMode, Stop, TenantPolicy
+from tidegate.scheduling.contracts import (
+    BetweenTiers,
+    Endpoint,
+    KvPool,
+    LimitWindow,
+    OnExceed,
+    Preemption,
+    PrefillLimits,
+    PromptLimit,
+    RateLimit,
+    SchedulingMode,
+    SloMetric,
+    SloObjective,
+    Stop,
+    TenantPolicy,
+    TierPolicy,
+)
 
 NAMESPACES = {"acme": {"plan": "paid"}, "other": {"plan": "free"}}
 LONG_KEY = "tg-" + "k" * 43
@@ -114,6 +130,122 @@ def test_the_pool_overrides_its_tiers_and_serves_only_those_it_lists() -> None:
     assert (only.reserved_percent, only.max_percent) == (0, 50)
     assert set(rows(done)) == {"acme/a"}
     assert set(keys(done).values()) == {"acme/a"}
+
+
+MINUTE = {"name": "m", "tokens": 100, "requests": 10, "per": "Minute"}
+
+
+def test_limits_and_promises_become_the_tiers_own() -> None:
+    full = tier(
+        "t0",
+        weight=3,
+        fairness={"unit": "EngineTime"},
+        promptLimit={"maxTokens": 100, "maxPrefillTime": "2s", "onExceed": "BestEffort"},
+        rateLimits=[
+            {"name": "b", "requests": 5, "per": "Month", "endpoints": ["Completions", "Chat"]},
+            {"name": "a", "tokens": 9, "per": "Hour", "models": ["y", "x"]},
+        ],
+        preemption={"evictable": True, "recomputeBackoff": {"max": "2s"}, "maxPerRequest": 0},
+        slo={"objectives": [{"metric": "TimeToFirstToken", "target": "800ms", "ratio": "99.5"}]},
+    )
+    done = compiled(
+        judged([full], [tenant("a", models=["z", "x"])]),
+        pool(
+            betweenTiers="Weighted",
+            schedulingMode="Shadow",
+            kvPools=[{"name": "k", "tiers": ["t0"], "percent": 70, "lendablePercent": 20}],
+            prefill={"tokensPerStep": 512, "chunkTokens": 128},
+        ),
+    )
+    assert done.policy is not None
+    (made,) = done.policy.tiers
+    assert made.weight == 3
+    assert made.fairness.quantum_in_force == 100
+    assert made.prompt_limit == PromptLimit(100, 2.0, OnExceed.BEST_EFFORT)
+    assert made.rate_limits == (
+        RateLimit("a", LimitWindow.HOUR, None, 9, (), ("x", "y")),
+        RateLimit("b", LimitWindow.MONTH, 5, None, (Endpoint.CHAT, Endpoint.COMPLETIONS)),
+    )
+    assert made.preemption == Preemption(True, 0.010, 2.0, 0)
+    assert made.slo_objectives == (
+        SloObjective(SloMetric.TIME_TO_FIRST_TOKEN, 0.8, 99.5, 720 * 3600.0),
+    )
+    assert rows(done)["acme/a"].models == ("x", "z")
+    assert done.policy.kv_pools == (KvPool("k", ("t0",), 70, 20, None),)
+    assert done.policy.prefill == PrefillLimits(30, 512, 128)
+    assert done.policy.between_tiers is BetweenTiers.WEIGHTED
+    assert done.policy.scheduling_mode is SchedulingMode.SHADOW
+
+
+def test_what_nothing_is_said_of_is_what_the_contract_says() -> None:
+    done = compiled(judged([tier("t0", preemption={}, slo={}, rateLimits=[])], [tenant("a")]))
+    assert done.policy is not None
+    (made,) = done.policy.tiers
+    assert made == TierPolicy("t0")
+    assert (done.policy.kv_pools, done.policy.prefill) == ((), PrefillLimits())
+
+
+def test_the_pool_overrides_promises_and_prompt_limits() -> None:
+    promised = {"objectives": [{"metric": "EndToEnd", "target": "9s"}]}
+    judgement = judged([tier("t0", slo=promised, promptLimit={"maxTokens": 10})], [tenant("a")])
+    overrides = {"name": "t0", "slo": {}, "promptLimit": {"maxTokens": 20}}
+    for obj, seconds, most in (
+        (pool(), 9.0, 10),
+        (pool(tiers=[overrides]), None, 20),
+    ):
+        done = compiled(judgement, obj)
+        assert done.policy is not None
+        (made,) = done.policy.tiers
+        assert made.slo_seconds(SloMetric.END_TO_END) == seconds
+        assert made.prompt_limit is not None
+        assert made.prompt_limit.max_tokens == most
+
+
+def test_kv_pools_are_over_the_tiers_that_are_there() -> None:
+    obj = pool(
+        tiers=[{"name": "t0"}, {"name": "t9"}, {"name": "t8"}],
+        kvPools=[
+            {"name": "b", "tiers": ["t9", "t0"], "percent": 40},
+            {"name": "a", "tiers": ["t8"], "percent": 60},
+        ],
+    )
+    done = compiled(judged([tier("t0")], [tenant("a")]), obj)
+    assert done.policy is not None
+    assert done.policy.kv_pools == (KvPool("b", ("t0",), 40),)
+    assert finding(done, "ResolvedRefs")[2].count("t9") == 1  # it is told of in spec.tiers
+
+
+@pytest.mark.parametrize(
+    ("own", "allowed"),
+    [
+        (MINUTE, True),
+        (MINUTE | {"tokens": 99}, True),
+        (MINUTE | {"tokens": 101}, False),
+        (MINUTE | {"requests": 11}, False),
+        (MINUTE | {"per": "Hour"}, False),
+        ({"name": "m", "tokens": 100, "per": "Minute"}, False),
+        (MINUTE | {"endpoints": ["Chat"]}, True),
+        (MINUTE | {"endpoints": ["Chat", "Embeddings"]}, True),
+        (MINUTE | {"endpoints": ["Embeddings"]}, False),
+        (MINUTE | {"models": ["x"]}, False),
+        ({"name": "other", "tokens": 10_000, "per": "Day"}, True),
+    ],
+)
+def test_a_tenant_may_tighten_its_limits_and_no_more(own: Json, allowed: bool) -> None:
+    limited = MINUTE | {"endpoints": ["Chat"]}
+    for mode, expected in (("Tighten", allowed), (None, allowed), ("Any", True)):
+        overrides = {"tenantOverrides": {"rateLimits": mode} if mode else {}}
+        judgement = judged(
+            [tier("t0", rateLimits=[limited], **overrides)], [tenant("a", rateLimits=[own])]
+        )
+        status, reason, text = finding(judgement.tenants["acme/a"], "Accepted")
+        assert (status == "True") is expected, mode
+        if expected:
+            (limit,) = rows(compiled(judgement))["acme/a"].rate_limits
+            assert limit.name == own["name"]
+        else:
+            assert reason == Reason.RATE_LIMIT_NOT_ALLOWED
+            assert "spec.rateLimits[m]" in text
 
 
 BAD_TENANTS = [
@@ -247,6 +379,18 @@ LAST_GOOD = [
         None,
         id="tier-revoked-while-invalid",
     ),
+    pytest.param(
+        {"rateLimits": [MINUTE | {"tokens": 900}]},
+        {"rateLimits": [MINUTE]},
+        TenantPolicy("acme/a", "t0", 5),
+        id="looser-limits",
+    ),
+    pytest.param(
+        {"weight": 900, "models": ["x"]},
+        {},
+        TenantPolicy("acme/a", "t0", 5, models=("x",)),
+        id="models-narrowed-while-invalid",
+    ),
 ]
 
 
@@ -262,6 +406,21 @@ def test_an_invalid_tenant_keeps_its_last_good_row_but_nothing_that_was_taken_aw
     after = compiled(judgement, previous=as_previous(before))
     assert rows(after).get("acme/a") == row
     assert "acme/b" not in rows(after)
+
+
+def test_a_limit_that_was_loosened_goes_with_the_right_to_it() -> None:
+    loose, own = MINUTE | {"tokens": 900}, {"name": "d", "tokens": 5, "per": "Day"}
+    before = compiled(
+        judged(
+            [tier("t0", rateLimits=[MINUTE], tenantOverrides={"rateLimits": "Any"})],
+            [tenant("a", rateLimits=[loose, own])],
+        )
+    )
+    assert [limit.name for limit in rows(before)["acme/a"].rate_limits] == ["d", "m"]
+    judgement = judged([tier("t0", rateLimits=[MINUTE])], [tenant("a", rateLimits=[loose, own])])
+    after = compiled(judgement, previous=as_previous(before))
+    assert [limit.name for limit in rows(after)["acme/a"].rate_limits] == ["d"]
+    assert finding(judgement.tenants["acme/a"], "Accepted")[1] == Reason.RATE_LIMIT_NOT_ALLOWED
 
 
 def test_a_removed_key_is_gone_even_of_an_invalid_tenant() -> None:
@@ -315,6 +474,14 @@ BAD_POOLS = [
         Reason.NAMESPACE_NOT_ALLOWED,
         "--shared-pool-namespaces",
         id="other-namespaces",
+    ),
+    pytest.param(
+        [tier("t0")],
+        pool(kvPools=[{"name": "k", "tiers": ["t0", "t9"], "percent": 50}]),
+        "ResolvedRefs",
+        Reason.TIER_NOT_FOUND,
+        "spec.kvPools[k]: there is no TenantTier t9",
+        id="kv-of-an-unknown-tier",
     ),
     pytest.param(
         [tier(f"t{i}") for i in range(65)], pool(), "Accepted", Reason.INVALID, "65", id="too-many"

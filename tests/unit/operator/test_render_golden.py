@@ -147,7 +147,9 @@ HOT = [
     {"tiers": [{"name": "t0", "reservedPercent": 10}]},
     {"tenants": {"namespaceSelector": {}}},
     {"schedulingMode": "FirstComeFirstServed"},
-    {"betweenTiers": "Strict"},
+    {"betweenTiers": "Weighted"},
+    {"kvPools": [{"name": "k", "tiers": ["t0"], "percent": 10}]},
+    {"prefill": {"budgetPercent": 20}},
     {"service": {"type": "NodePort"}},
     {"replicas": 5},
 ]
@@ -157,6 +159,13 @@ HOT = [
 def test_nothing_hot_is_in_the_pod_template(change: Json) -> None:
     template = children(pool()).stateful_set["spec"]["template"]
     assert children(pool(**change)).stateful_set["spec"]["template"] == template
+
+
+def test_chunks_of_prompts_are_the_engines_own_flag() -> None:
+    engine, _ = children(pool(prefill={"chunkTokens": 512})).stateful_set["spec"]["template"][
+        "spec"
+    ]["containers"]
+    assert "--long-prefill-token-threshold=512" in engine["args"]
 
 
 def test_the_grace_period_covers_pause_drain_and_exit() -> None:
