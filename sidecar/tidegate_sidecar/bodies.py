@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.scheduling.contracts import OutputLimits
-from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.endpoints import Endpoint, StreamKind
-from tidegate_sidecar.errors import ApiError, malformed
+from tidegate_sidecar.errors import malformed, no_such_model
 from tidegate_sidecar.estimate import Estimator, PromptSize
 from tidegate_sidecar.fields import MAX_SEQUENCES
 from tidegate_sidecar.json_body import parse_object, splice
@@ -171,11 +170,7 @@ def _with_usage(options: dict[str, Any] | None) -> bytes:
     return b'{"include_usage":true}'
 
 
-def require_model(body: Body, served: str) -> None:
-    """404 where the body names another model than the pool's."""
-    if body.model != served:
-        raise ApiError(
-            Outcome.MODEL_NOT_FOUND,
-            f"The model {body.model[:128]!r} does not exist or you do not have access to it.",
-            param="model",
-        )
+def require_model(model: str, usable: str | None) -> None:
+    """404 where a request names another model than its tenant may call here."""
+    if model != usable:
+        raise no_such_model(model)

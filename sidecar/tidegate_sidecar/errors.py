@@ -114,6 +114,15 @@ def malformed(message: str, param: str | None = None) -> ApiError:
     return ApiError(Outcome.MALFORMED, message, param=param)
 
 
+def no_such_model(model: str) -> ApiError:
+    """A 404 for a model that is not served, or not to this tenant: nobody is told which."""
+    return ApiError(
+        Outcome.MODEL_NOT_FOUND,
+        f"The model {model[:128]!r} does not exist or you do not have access to it.",
+        param="model",
+    )
+
+
 def not_admitted(refusal: Refusal) -> ApiError:
     """The answer to a request that prompt limit, throttle or a rate limit refused."""
     message = _LIMITED_MESSAGES.get(refusal.outcome)

@@ -41,6 +41,11 @@ class InForce:
         """The tenant's row; None: a key of a tenant that this pool does not serve."""
         return self._tenants.get(name)
 
+    def model_of(self, tenant: TenantPolicy) -> str | None:
+        """The model that it may call; None: its list leaves it none of this pool."""
+        name = self.model.name
+        return name if not tenant.models or name in tenant.models else None
+
     def tier_of(self, tenant: TenantPolicy) -> TierPolicy:
         """Its tier (a policy whose tenant has none is refused when it is decoded)."""
         return self._tiers[tenant.tier]

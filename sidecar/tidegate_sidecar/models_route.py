@@ -7,23 +7,20 @@ from typing import Any
 
 import orjson
 
-from tidegate.scheduling.outcomes import Outcome
-from tidegate_sidecar.errors import ApiError
+from tidegate_sidecar.errors import no_such_model
 
 
-def models_answer(engine_models: Sequence[dict[str, Any]], served: str, wanted: str) -> bytes:
-    """The list (``wanted`` empty) or one model, as JSON; 404 for a model that is not served."""
-    usable = [model for model in engine_models if model.get("id") == served]
+def models_answer(
+    engine_models: Sequence[dict[str, Any]], usable: str | None, wanted: str
+) -> bytes:
+    """The list (``wanted`` empty) or one model, as JSON; 404 for a model that is not ``usable``."""
+    models = [model for model in engine_models if usable is not None and model.get("id") == usable]
     if not wanted:
-        return orjson.dumps({"object": "list", "data": usable})
-    for model in usable:
+        return orjson.dumps({"object": "list", "data": models})
+    for model in models:
         if model.get("id") == wanted:
             return orjson.dumps(model)
-    raise ApiError(
-        Outcome.MODEL_NOT_FOUND,
-        f"The model {wanted[:128]!r} does not exist or you do not have access to it.",
-        param="model",
-    )
+    raise no_such_model(wanted)
 
 
 def max_model_len(engine_models: Sequence[dict[str, Any]], served: str) -> int | None:

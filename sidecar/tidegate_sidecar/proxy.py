@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.contracts import Endpoint as RateLimitedEndpoint
+from tidegate.scheduling.contracts import TenantPolicy
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate_sidecar.answers import Answer, ClientGone, WholeAnswer, json_answer
 from tidegate_sidecar.auth import Identity, authenticate
 from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
 from tidegate_sidecar.endpoints import CHAT, ENDPOINTS, Endpoint, StreamKind
-from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
 from tidegate_sidecar.errors import ApiError, malformed
+from tidegate_sidecar.forward import send, upstream_error
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
 from tidegate_sidecar.models_route import models_answer
@@ -32,7 +33,6 @@ from tidegate_sidecar.relay import relay_joined, relay_stream, relay_whole
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.ticket import Ticket
-from tidegate_sidecar.upstream_errors import MAX_ERROR_BYTES, from_answer
 
 log = logging.getLogger("tidegate.sidecar")
 
@@ -132,10 +132,10 @@ class Proxy:
         return in_force, identity
 
     def _models(self, request: BaseRequest, path: str, stage: _Progressing) -> Answer:
-        in_force, _ = self._identify(request, stage)
-        body = models_answer(
-            self._runtime.engine_models, in_force.model.name, path.removeprefix(MODELS_PATH)[1:]
-        )
+        in_force, identity = self._identify(request, stage)
+        usable = in_force.model_of(_tenant(in_force, identity))
+        wanted = path.removeprefix(MODELS_PATH)[1:]
+        body = models_answer(self._runtime.engine_models, usable, wanted)
         self._count(stage, Outcome.COMPLETED)
         return json_answer(body, stage.id, headers=self._limit_headers(stage))
 
@@ -154,11 +154,9 @@ class Proxy:
         if runtime.in_force is not in_force:
             # a body may take a minute, and its key be revoked meanwhile
             in_force, identity = self._identify(request, stage)
-        tenant = in_force.tenant(identity.tenant)
-        if tenant is None:
-            raise ApiError(Outcome.FORBIDDEN)
-        body = parse_body(endpoint, raw)
-        require_model(body, in_force.model.name)
+        tenant = _tenant(in_force, identity)
+        body = parse_body(endpoint, raw, in_force.model.media_domains)
+        require_model(body.model, in_force.model_of(tenant))
         tier = in_force.tier_of(tenant)
         bound = output_bound(body, tier.output, runtime.max_model_len, runtime.estimator)
         scheduled = self._scheduled(request, stage, identity, body, bound.tokens)
@@ -208,10 +206,10 @@ class Proxy:
     async def _dispatch(
         self, request: BaseRequest, ticket: Ticket, body: Body, sent: bytes, stream: bool
     ) -> Answer:
-        exchange = await self._send(ticket, body.endpoint.path, sent, opaque=not stream)
+        exchange = await send(self._runtime, ticket, body.endpoint.path, sent, opaque=not stream)
         try:
             if exchange.status != 200:
-                raise await _upstream_error(exchange)
+                raise await upstream_error(exchange)
             if body.stream:
                 answer: Answer = await relay_stream(
                     request,
@@ -231,30 +229,12 @@ class Proxy:
             self._runtime.estimator.observe(body.size, ticket.usage.prompt_tokens)
         return answer
 
-    async def _send(self, ticket: Ticket, path: str, sent: bytes, *, opaque: bool) -> Exchange:
-        """Wait for the ticket's turn and the head of the engine's answer."""
-        runtime = self._runtime
-        while True:
-            await ticket.turn()
-            if opaque:
-                runtime.dispatcher.mark_opaque(ticket)
-            ticket.sent = True
-            try:
-                return await runtime.engine.post(path, {"X-Request-Id": ticket.request.id}, sent)
-            except EngineUnreachable:
-                # nothing was sent, so nothing is lost: back to its place until the engine answers
-                runtime.dispatcher.set_engine_ready(False)
-                ticket.requeue()
-            except EngineBroken:
-                raise ApiError(Outcome.ENGINE_FAILED) from None
 
-
-async def _upstream_error(exchange: Exchange) -> ApiError:
-    try:
-        body = await exchange.read_all(MAX_ERROR_BYTES)
-    except EngineBroken:
-        body = b""
-    return from_answer(exchange.status, exchange.headers.get("retry-after"), body)
+def _tenant(in_force: InForce, identity: Identity) -> TenantPolicy:
+    tenant = in_force.tenant(identity.tenant)
+    if tenant is None:
+        raise ApiError(Outcome.FORBIDDEN)
+    return tenant
 
 
 def _integer_header(value: str | None, name: str, low: int, high: int) -> int | None:

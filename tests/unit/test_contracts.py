@@ -80,7 +80,11 @@ names = st.text("abcdefghij-", min_size=1, max_size=12)
 counts = st.integers(0, 2**40)
 seconds = st.floats(0, 1e9)
 models = st.builds(
-    ModelPolicy, name=names, task=st.sampled_from(Task), max_model_len_tokens=st.none() | counts
+    ModelPolicy,
+    name=names,
+    task=st.sampled_from(Task),
+    max_model_len_tokens=st.none() | counts,
+    media_domains=st.lists(names, max_size=2).map(tuple),
 ).filter(lambda model: model.max_model_len_tokens != 0)
 positive = st.integers(1, 10**6)
 model_names = st.lists(names, max_size=2).map(tuple)
@@ -347,7 +351,7 @@ def test_only_equal_contracts_are_equal_bytes() -> None:
         ),
         pytest.param(
             lambda d: d["tiers"][0]["rate_limits"][0].update(endpoints=["images"]),
-            "expected one of chat, completions, embeddings",
+            "expected one of chat, completions, responses, embeddings, rerank, score",
             id="endpoint",
         ),
         pytest.param(

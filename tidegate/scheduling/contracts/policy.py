@@ -138,7 +138,7 @@ class TenantPolicy:
         high=16,
     )
     models: tuple[str, ...] = described(
-        "The models that it may call; empty: all. So far in the simulator only.",
+        "The models that it may call, by the names that clients send; empty: all.",
         default=(),
         high=64,
     )
@@ -164,6 +164,12 @@ class EngineLimits:
 
     max_num_seqs: int | None = described(
         "Sequences that the engine runs at once; null: learned from its metrics.",
+    media_domains: tuple[str, ...] = described(
+        "Hosts, in lower case, from which the engine may fetch images; empty: none, images come "
+        "as data: URLs.",
+        default=(),
+        high=64,
+    )
         default=None,
         low=1,
     )

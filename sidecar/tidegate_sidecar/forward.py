@@ -1,0 +1,42 @@
+"""A request's turn, and its way to the engine: what every kind of relaying begins with."""
+
+from __future__ import annotations
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
+from tidegate_sidecar.errors import ApiError
+from tidegate_sidecar.runtime import Runtime
+from tidegate_sidecar.ticket import Ticket
+from tidegate_sidecar.upstream_errors import MAX_ERROR_BYTES, from_answer
+
+
+async def send(
+    runtime: Runtime, ticket: Ticket, path: str, sent: bytes, *, opaque: bool
+) -> Exchange:
+    """Wait for the ticket's turn and the head of the engine's answer.
+
+    ``opaque``: the answer is not streamed. :class:`ApiError` where it has lost its place, or the
+    engine broke.
+    """
+    while True:
+        await ticket.turn()
+        if opaque:
+            runtime.dispatcher.mark_opaque(ticket)
+        ticket.sent = True
+        try:
+            return await runtime.engine.post(path, {"X-Request-Id": ticket.request.id}, sent)
+        except EngineUnreachable:
+            # nothing was sent, so nothing is lost: back to its place until the engine answers
+            runtime.dispatcher.set_engine_ready(False)
+            ticket.requeue()
+        except EngineBroken:
+            raise ApiError(Outcome.ENGINE_FAILED) from None
+
+
+async def upstream_error(exchange: Exchange) -> ApiError:
+    """The error of an answer other than 200."""
+    try:
+        body = await exchange.read_all(MAX_ERROR_BYTES)
+    except EngineBroken:
+        body = b""
+    return from_answer(exchange.status, exchange.headers.get("retry-after"), body)
