@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from tidegate.scheduling.contracts import StepStatistics, loads
 
 if TYPE_CHECKING:
     from support.scheduler_host import SchedulerHost
@@ -589,46 +592,167 @@ def plans_that_do_nothing_do_not_stop_the_engine(bench: Bench) -> None:
 
 @case
 def every_step_is_told_and_nobody_need_listen(bench: Bench) -> None:
-    from tidegate.scheduling.contracts import StepStatistics, loads
-
     path = str(bench.folder / "steps")
     host = bench.host(pools(50, 50), blocks=60, max_num_seqs=8, statistics=path)
     history = list(range(10, 10 + 96))
     host.add("t2-first", history, 2, "t2")
     host.run()
-    silent = host.calls
+    silent = _steps_that_computed(host)
+    host.scheduler.tidegate._notes._pools_due = 0.0  # told at the next step
     told: list[StepStatistics] = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(path)
-        receiver.setblocking(False)
+    with _listening(path) as receiver:
         for i in range(12):
             host.add(f"t2-{i}", [*history, *range(200, 220 + i)], 30, "t2", sequence=100 + i)
         for i in range(14):
             if i == 8:
                 host.add("t0", 800, 2, "t0", sequence=900)
             host.step()
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    told.append(loads(StepStatistics, receiver.recv(1 << 20)))
-    seen = host.steps[silent:]
-    assert [one.step for one in told] == list(range(silent + 1, silent + 15))
+            told += _received(receiver)
+    seen = host.steps[-14:][: len(told)]
+    assert len(told) == 14 - (host.depth - 1)
+    assert [one.step for one in told] == list(range(silent + 1, silent + 1 + len(told)))
     assert told[0].dropped_total == silent
     for one, step in zip(told, seen, strict=True):
-        listed = sum(request.tokens for request in one.requests) + one.decodes
-        assert listed == step.output.total_num_scheduled_tokens
+        prefills = sum(prefill.tokens for prefill in one.prefills)
+        assert len(one.decodes) + prefills == step.output.total_num_scheduled_tokens
         assert len(one.preemptions) == len(step.preempted)
-    first = {request.sequence: request for request in told[0].requests}
-    assert first[100].reused_tokens == 96
+        assert one.seconds > 0
+        assert not one.decode_tokens
+    first = {prefill.sequence: prefill for prefill in told[0].prefills}
+    assert (first[100].reused_tokens, first[100].context_tokens) == (96, 96)
+    assert set(told[2].decodes) >= {100, 101}
     victims = [victim for one in told for victim in one.preemptions]
     assert victims
-    assert {victim.for_sequence for victim in victims} == {900}
+    assert {(victim.for_sequence, victim.cause.value) for victim in victims} == {(900, "admission")}
     assert all(victim.lost_tokens > 96 for victim in victims)
     assert [pool.nominal_blocks for pool in told[0].pools] == [30, 30]
-    assert told[-1].pools[1].held_blocks > 0
+    assert [tier.name for tier in told[0].tiers] == ["t0", "t2"]
+    assert told[0].tiers[0].room_blocks >= 30
     host.run()  # nobody reads any more
     reporter = host.scheduler.tidegate._reporter
-    assert reporter.dropped == host.calls - 14
+    assert reporter.sent == len(told)
+    assert reporter.sent + reporter.dropped == _steps_that_computed(host)
     host.scheduler.shutdown()
+    assert not host.scheduler.tidegate.counters.failures
+
+
+def _steps_that_computed(host: SchedulerHost) -> int:
+    return sum(bool(step.prefill or step.decodes or step.preempted) for step in host.steps)
+
+
+@contextlib.contextmanager
+def _listening(path: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(path)
+        receiver.setblocking(False)
+        yield receiver
+
+
+def _received(receiver: socket.socket) -> list[StepStatistics]:
+    told = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            told.append(loads(StepStatistics, receiver.recv(1 << 20)))
+    return told
+
+
+def _told_in_a_run(host: SchedulerHost, receiver: socket.socket) -> list[StepStatistics]:
+    """A socket holds few datagrams, so they are read as they come."""
+    told = []
+    while any(not one.is_finished() for one in host.requests.values()):
+        host.step()
+        told += _received(receiver)
+    return told
+
+
+@case
+def what_a_victim_computes_again_is_told_with_its_cause(bench: Bench) -> None:
+    path = str(bench.folder / "steps")
+    host = bench.host(policy(), max_num_seqs=1, blocks=40, statistics=path)
+    with _listening(path) as receiver:
+        host.add("t3", 100, 20, "t3", sequence=1)
+        for _ in range(5):
+            host.step()
+        host.add("t0", 1000, 2, "t0", sequence=2)  # takes the seat, and the victim's cache
+        told = _received(receiver) + _told_in_a_run(host, receiver)
+    (victim,) = [victim for one in told for victim in one.preemptions]
+    again = [one for step in told for one in step.prefills if one.recomputed_tokens]
+    assert (victim.sequence, victim.for_sequence) == (1, 2)
+    assert {(one.sequence, one.caused_by) for one in again} == {(1, "t0")}
+    reused = sum(one.reused_tokens for step in told for one in step.prefills if one.sequence == 1)
+    assert sum(one.recomputed_tokens for one in again) == victim.lost_tokens - reused
+
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+
+
+@case
+def no_draft_is_scheduled_for_a_tier_without(bench: Bench) -> None:
+    """And at most one for a tier that may have one; acceptance is told by tier."""
+    path = str(bench.folder / "steps")
+    terms = policy(
+        [tier("t0", 300), tier("t2", 100, draft_tokens=1), tier("t3", 0, draft_tokens=0)]
+    )
+    host = bench.host(terms, statistics=path, speculative_config=NGRAM)
+    host.accepted_drafts = 2
+    with _listening(path) as receiver:
+        for i in range(9):
+            name = ("t0", "t2", "t3")[i % 3]
+            host.add(f"{name}-{i}", 40, 30, name)
+        told = _told_in_a_run(host, receiver)
+    lengths: dict[str, set[int]] = {"t0": set(), "t2": set(), "t3": set()}
+    for step in host.steps:
+        for name, drafts in step.output.scheduled_spec_decode_tokens.items():
+            lengths[name[:2]].add(len(drafts))
+    assert max(lengths["t0"]) == 3
+    assert lengths["t2"] == {1}
+    assert lengths["t3"] == set()
+    drafted, accepted = _acceptance(told)
+    scheduled = [
+        (name[:2], len(drafts))
+        for step in host.steps
+        for name, drafts in step.output.scheduled_spec_decode_tokens.items()
+    ]
+    for name in ("t0", "t2"):
+        most = sum(tokens for tier, tokens in scheduled if tier == name)
+        most_accepted = sum(min(tokens, 2) for tier, tokens in scheduled if tier == name)
+        if bench.is_async:  # of a request that ended in the step before nothing comes back
+            assert 0 < drafted[name] <= most
+            assert 0 < accepted[name] <= most_accepted
+        else:
+            assert (drafted[name], accepted[name]) == (most, most_accepted)
+    assert "t3" not in drafted
+    assert {len(one.decode_tokens) for one in told if one.drafts} != {0}
+    assert not host.scheduler.tidegate.counters.failures
+
+
+def _acceptance(told: list[StepStatistics]) -> tuple[Counter[str], Counter[str]]:
+    drafted: Counter[str] = Counter()
+    accepted: Counter[str] = Counter()
+    for step in told:
+        for one in step.drafts:
+            drafted[one.tier] += one.drafted_tokens
+            accepted[one.tier] += one.accepted_tokens
+    return drafted, accepted
+
+
+@case
+def drafts_give_way_to_a_prompt(bench: Bench) -> None:
+    """28 decodes with 3 drafts each take 112 of 128 tokens; the prompt may use 38."""
+    tiers = [tier("t0", 300), tier("t1", 200)]
+    host = bench.host(policy(tiers), max_num_batched_tokens=128, speculative_config=NGRAM)
+    for i in range(28):
+        host.add(f"t1-{i}", 20, 200, "t1")
+    while len(host.first_token) < 28:
+        host.step()
+    for _ in range(3):
+        host.step()
+    assert host.steps[-1].output.total_num_scheduled_tokens == 112
+    host.add("t0", 300, 2, "t0")
+    step = host.step()
+    assert step.prefill == {"t0": 38}
+    assert step.output.total_num_scheduled_tokens == 128
+    host.run()
     assert not host.scheduler.tidegate.counters.failures
 
 

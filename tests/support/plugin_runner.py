@@ -36,7 +36,9 @@ class Bench:
         self.folder = folder
         self._ours, self._stock, self._depth = KINDS[variant]
         self.is_async = self._depth > 1
-        self._config: Callable[..., Any] = cache(lambda **engine: engine_config(model, **engine))
+        self._config: Callable[[str], Any] = cache(
+            lambda engine: engine_config(model, **json.loads(engine))
+        )
 
     def host(
         self,
@@ -47,7 +49,7 @@ class Bench:
         statistics: str | None = None,
         **engine: Any,
     ) -> SchedulerHost:
-        config = self._config(**engine)
+        config = self._config(json.dumps(engine))
         if stock:
             return SchedulerHost(self._stock, config, blocks, depth=self._depth)
         return SchedulerHost(
@@ -61,7 +63,7 @@ class Bench:
         )
 
     def refused(self, *, swapped: bool = False, config: object = None) -> str:
-        configured = self._config()
+        configured = self._config("{}")
         configured.additional_config = config or {}
         depth = 3 - self._depth if swapped else self._depth
         try:

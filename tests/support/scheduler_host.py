@@ -20,7 +20,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -90,6 +90,8 @@ class SchedulerHost:
         )
         self.now = 100.0
         self.depth = depth
+        self.accepted_drafts = 0
+        """Of each request's draft tokens in a step, at most."""
         self.requests: dict[str, Request] = {}
         self.first_token: dict[str, int] = {}
         """Number of calls of ``step`` until the call that scheduled the first token, by request."""
@@ -179,11 +181,22 @@ class SchedulerHost:
     def _return_oldest(self) -> None:
         step = self._in_flight.popleft()
         names = list(step.output.num_scheduled_tokens)
-        sampled = [[self._token(name)] if name in step.sampling else [] for name in names]
+        drafted = step.output.scheduled_spec_decode_tokens
+        sampled = [
+            [self._token(name)] * (1 + min(len(drafted.get(name, ())), self.accepted_drafts))
+            if name in step.sampling
+            else []
+            for name in names
+        ]
         self.scheduler.update_from_output(
             step.output,
             ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled),
         )
+        drafts = self.scheduler.num_spec_tokens
+        if drafts and self.depth == 1:  # else the scheduler puts place-holders for them
+            self.scheduler.update_draft_token_ids(
+                DraftTokenIds(sorted(step.sampling), [[7] * drafts] * len(step.sampling))
+            )
 
     def _token(self, name: str) -> int:
         return len(self.requests[name].output_token_ids) % 499 + 4

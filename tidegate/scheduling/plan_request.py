@@ -3,8 +3,9 @@
 The host (the simulator in virtual time, the plug-in inside vLLM) keeps one ``PlanRequest`` per
 engine sequence, updates its counters, and calls ``StepPlanner.plan(StepState(...))`` once before
 each step. It then does what the ``StepPlan`` says and nothing else: preempt, withhold tokens, let
-in. All of it can be done with the hooks of vLLM's scheduler 0.32 (order of the running list, a clip
-of one request's tokens, a veto of one that waits, a preemption before ``schedule()``).
+in, shorten drafts. All of it can be done with the hooks of vLLM's scheduler 0.32 (order of the
+running list, a clip of one request's tokens, a veto of one that waits, a preemption and fewer draft
+tokens before ``schedule()``).
 """
 
 from __future__ import annotations
@@ -137,6 +138,9 @@ class StepPlan:
     unhash_pools: frozenset[int] = frozenset()
     """Pools over their cached share while blank blocks run short: what their requests give up in
     this step (ended or preempted, and held by nobody else) is un-hashed before it is freed."""
+    drafts: dict[str, int] = field(default_factory=dict)
+    """Most draft tokens, by request; who is not named keeps its own. The host sees to it before the
+    step; ``PlanRequest.decode_tokens`` says the same already."""
     preempted_for: dict[str, str] = field(default_factory=dict)
     """By victim: the request that it makes room for (its own id: its own growth)."""
 

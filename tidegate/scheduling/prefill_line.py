@@ -50,6 +50,11 @@ class PrefillLine:
         self.head = None
         self._waiting = iter(())
 
+    def wanted_tokens(self) -> int:
+        """Tokens that those who run and the first that waits would compute, cached ones too."""
+        waiting = self.head.total_tokens if self.head is not None else 0
+        return waiting + sum([one.total_tokens - one.computed_tokens for one in self._running])
+
     def most_left_to_compute(self) -> int:
         """Tokens of the longest that runs and is left in it."""
         return max((one.total_tokens - one.computed_tokens for one in self._running), default=0)

@@ -4,13 +4,14 @@ Theory of operation: the steps of source 000's scheduler (decide preemption, ord
 the prefill budget, allocate blocks) over the modules that know one rule each. Order is by tier
 priority, then by the sequence number that was given at dispatch; tenant fairness is not computed
 again. Before each step, from counters alone:
-1. ``kv_growth``: the decodes of this step get their blocks; victims where they do not fit.
-2. ``prefill_budget``: how many prompt tokens fit beside the decodes.
-3. ``prefill_fill``: whose these are, over running prefills and waiting requests, which enter by
+1. ``drafts``: how many draft tokens of each decode are verified.
+2. ``kv_growth``: the decodes of this step get their blocks; victims where they do not fit.
+3. ``prefill_budget``: how many prompt tokens fit beside the decodes.
+4. ``prefill_fill``: whose these are, over running prefills and waiting requests, which enter by
    ``step_admission`` when there are tokens for them.
-4. While a protected prompt is computed, lower evictable tiers stand back: their prompts get no
+5. While a protected prompt is computed, lower evictable tiers stand back: their prompts get no
    tokens, and their decodes pause: they keep their blocks, and the step does not read them.
-5. ``cache_share``: whose blocks are given up blank.
+6. ``cache_share``: whose blocks are given up blank.
 
 Bounds: O(running + looked at) and deterministic: the same states give the same plans. A tier stands
 back at most ``max_paused_steps`` steps in a row, then takes part in at least one: under an endless
@@ -26,6 +27,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from tidegate.scheduling.cache_share import blank_runs_short, pools_to_unhash
+from tidegate.scheduling.drafts import limit_drafts, yield_to_prefills
 from tidegate.scheduling.kv_growth import growth_blocks, growth_victims
 from tidegate.scheduling.plan_request import (
     Lookup,
@@ -92,6 +94,8 @@ class StepPlanner:
             PrefillLine(those, past_backoff(waiting, state.now, plan.vetoed))
             for those, waiting in zip(prefilling, state.waiting, strict=True)
         ]
+        limit_drafts(policy, plan, decoding)
+        yield_to_prefills(policy, plan, decoding, [line.wanted_tokens() for line in lines])
         cached = self._cached_in_force(state, running, lines)
         heads = [line.head for line in lines]
         admission = Admission(policy, state, plan, running, prefilling, cached, heads)

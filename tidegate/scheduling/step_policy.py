@@ -54,6 +54,8 @@ class TierTerms:
     backoff_per_queued_request_seconds: float
     backoff_max_seconds: float
     max_preemptions: int
+    draft_tokens: int | None = None
+    """Most of one request in a step; None: as many as the engine drafts."""
 
     @property
     def protected(self) -> bool:
@@ -153,6 +155,7 @@ def _tier_terms(
         backoff_per_queued_request_seconds=preemption.backoff_per_queued_request_seconds,
         backoff_max_seconds=preemption.backoff_max_seconds,
         max_preemptions=preemption.max_per_request,
+        draft_tokens=tier.draft_tokens,
     )
 
 

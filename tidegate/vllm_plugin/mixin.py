@@ -17,7 +17,12 @@ from tidegate.vllm_plugin.guard import PluginRefused
 from tidegate.vllm_plugin.policy_file import PolicyFile
 from tidegate.vllm_plugin.steering import Steering
 from tidegate.vllm_plugin.step_reporter import StepReporter
-from tidegate.vllm_plugin.vllm_types import VllmRequest, VllmScheduler
+from tidegate.vllm_plugin.vllm_types import (
+    VllmModelOutput,
+    VllmRequest,
+    VllmScheduler,
+    VllmSchedulerOutput,
+)
 
 if TYPE_CHECKING:
     _Scheduler = VllmScheduler
@@ -72,12 +77,18 @@ class TidegateMixin(_Scheduler):
             output = super().schedule(throttle_prefills)
         finally:
             self.waiting.close()
-        self._guarded(self.tidegate.end, output.num_scheduled_tokens, otherwise=None)
+        self._guarded(self.tidegate.end, output, otherwise=None)
         return output
+
+    def update_from_output(
+        self, scheduler_output: VllmSchedulerOutput, model_runner_output: VllmModelOutput
+    ) -> Any:
+        self._guarded(self.tidegate.returned, scheduler_output, model_runner_output, otherwise=None)
+        return super().update_from_output(scheduler_output, model_runner_output)
 
     def add_request(self, request: VllmRequest) -> None:
         if request.request_id not in self.requests:
-            self._guarded(self.tidegate.roster.arrived, request, otherwise=None)
+            self._guarded(self.tidegate.arrived, request, otherwise=None)
         super().add_request(request)
 
     def shutdown(self) -> None:
@@ -105,12 +116,13 @@ class TidegateMixin(_Scheduler):
     def _preempt_request(
         self, request: VllmRequest, timestamp: float, drop_stale_output: bool = False
     ) -> None:
+        computed_tokens = request.num_computed_tokens
         super()._preempt_request(request, timestamp, drop_stale_output)
-        self._guarded(self.tidegate.preempted, request, otherwise=None)
+        self._guarded(self.tidegate.preempted, request, computed_tokens, otherwise=None)
 
     def _free_request(self, request: VllmRequest, delay_free_blocks: bool = False) -> Any:
         freed = super()._free_request(request, delay_free_blocks)
-        self._guarded(self.tidegate.roster.ended, request, otherwise=None)
+        self._guarded(self.tidegate.ended, request, otherwise=None)
         return freed
 
     def _free_request_blocks(self, request: VllmRequest) -> None:

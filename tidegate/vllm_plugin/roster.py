@@ -32,8 +32,6 @@ class Entry:
     request: VllmRequest
     one: PlanRequest
     tier: str
-    reached: int = 0
-    """Most tokens it had computed when it was preempted."""
 
 
 class Roster:
@@ -64,7 +62,6 @@ class Roster:
             if entry is not None and old is not None:
                 entry.one.sequence = old.one.sequence
                 entry.one.not_before = old.one.not_before
-                entry.reached = old.reached
         for request in scheduler.waiting:
             self.waits(request)
 
@@ -132,8 +129,3 @@ class Roster:
 
 def _sequence(one: PlanRequest) -> int:
     return one.sequence
-
-
-def sequence_of(one: PlanRequest) -> int:
-    """The sidecar's number of a request."""
-    return one.sequence >> _NUMBER_BITS

@@ -7,15 +7,23 @@ overlap of steps and stop speculative decoding without a word.
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 from vllm.sampling_params import SamplingParams  # type: ignore[import-not-found]
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[import-not-found]
+from vllm.v1.core.sched.output import (  # type: ignore[import-not-found]
+    CachedRequestData,
+    NewRequestData,
+    SchedulerOutput,
+)
 from vllm.v1.core.sched.request_queue import (  # type: ignore[import-not-found]
     FCFSRequestQueue,
     SchedulingPolicy,
 )
 from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
+from vllm.v1.outputs import ModelRunnerOutput  # type: ignore[import-not-found]
 from vllm.v1.request import Request  # type: ignore[import-not-found]
 
 from tidegate.vllm_plugin import vllm_types as declared
@@ -62,9 +70,18 @@ def _start(scheduler: Any, *, is_async: bool) -> None:
             (declared.VllmBlockPool, type(manager.block_pool), manager.block_pool),
             (declared.VllmBlock, type(manager.block_pool.blocks[0]), manager.block_pool.blocks[0]),
             *((declared.VllmManager, type(table), table) for table in tables),
+            (declared.VllmSchedulerOutput, SchedulerOutput, SchedulerOutput.make_empty()),
+            (declared.VllmCachedRequests, CachedRequestData, CachedRequestData.make_empty()),
+            (declared.VllmNewRequest, NewRequestData, _fields(NewRequestData)),
+            (declared.VllmModelOutput, ModelRunnerOutput, _fields(ModelRunnerOutput)),
         ]
     )
     # Its order and its victims are the plan's; first-come-first-served, vLLM takes running[-1].
     scheduler.policy = SchedulingPolicy.FCFS
     scheduler.waiting = PlannedQueue(scheduler.tidegate_joins, scheduler.tidegate_leaves)
     scheduler._steer(new_steering(scheduler))
+
+
+def _fields(kind: Any) -> SimpleNamespace:
+    """An object with the fields of a dataclass that is not made by hand."""
+    return SimpleNamespace(**{field.name: None for field in dataclasses.fields(kind)})

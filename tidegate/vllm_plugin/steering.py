@@ -29,8 +29,14 @@ from tidegate.scheduling.step_policy import StepPolicy, compile_step_policy
 from tidegate.vllm_plugin.engine_view import EngineView
 from tidegate.vllm_plugin.policy_file import PolicyFile
 from tidegate.vllm_plugin.roster import Roster
+from tidegate.vllm_plugin.step_notes import StepNotes
 from tidegate.vllm_plugin.step_reporter import StepReporter
-from tidegate.vllm_plugin.vllm_types import VllmRequest, VllmScheduler
+from tidegate.vllm_plugin.vllm_types import (
+    VllmModelOutput,
+    VllmRequest,
+    VllmScheduler,
+    VllmSchedulerOutput,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +72,7 @@ class Steering:
         self._scheduler = scheduler
         self._policy = policy
         self._reporter = reporter
+        self._notes = StepNotes(scheduler, reporter.tell) if reporter is not None else None
         self._clock = clock
         self.roster = Roster()
         self.view = EngineView(scheduler, self.roster)
@@ -81,13 +88,11 @@ class Steering:
         self._idle_since: float | None = None
         self._is_stale = True
         self._state: StepState | None = None
-        self._steps = 0
         self._plan_seconds = 0.0
 
     def begin(self) -> None:
         """Before ``schedule()``."""
         began = time.perf_counter()
-        self._steps += 1
         self.plan, self.clipped = None, {}
         self._plan_step(self._clock())
         self._plan_seconds = time.perf_counter() - began
@@ -113,31 +118,50 @@ class Steering:
         self._preempt(plan.preempt, now)
         self._order_running()
         entries = self.roster.entries
+        for name, tokens in plan.drafts.items():
+            request = entries[name].request
+            request.spec_token_ids = request.spec_token_ids[:tokens]
         line = [entries[one.id].request for one in plan.admit]
         self._scheduler.waiting.open([*line, *self.view.blocked(), *self.roster.others])
         self.counters.planned_steps += 1
         self.counters.vetoed.update([reason.value for reason in plan.vetoed.values()])
 
-    def end(self, scheduled_tokens: Mapping[str, int]) -> None:
+    def end(self, output: VllmSchedulerOutput) -> None:
         """After ``schedule()``."""
-        if scheduled_tokens or self.plan is None:
+        if output.num_scheduled_tokens or self.plan is None:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = self._clock()
-        if self._reporter is None:
+        if self._notes is None:
             return
         planned = None
         if self.plan is not None and self.terms is not None and self._state is not None:
             planned = (self.terms, self._state, self.plan)
-        self._reporter.step(
-            scheduled_tokens,
-            self.roster,
+        self._notes.scheduled(
+            output,
             planned,
-            step=self._steps,
+            self.roster.waiting,
             policy_generation=self._policy.generation,
             plan_seconds=self._plan_seconds,
             failures_total=self.counters.failures.total(),
         )
+
+    def returned(self, output: VllmSchedulerOutput, told: VllmModelOutput) -> None:
+        """The output of a step is back, and vLLM has not yet looked at it."""
+        if self._notes is not None:
+            self._notes.returned(output, told)
+
+    def arrived(self, request: VllmRequest) -> None:
+        """It reaches the engine; it does not wait yet."""
+        self.roster.arrived(request)
+        if self._notes is not None:
+            self._notes.arrived(request)
+
+    def ended(self, request: VllmRequest) -> None:
+        """It is gone."""
+        self.roster.ended(request)
+        if self._notes is not None:
+            self._notes.ended(request)
 
     def close(self) -> None:
         """The engine shuts down."""
@@ -227,16 +251,14 @@ class Steering:
         unhash = self.terms is not None and self.terms.tiers[entry.one.tier].pool in pools
         self.view.give_up(entry, unhash=unhash)
 
-    def preempted(self, request: VllmRequest) -> None:
-        """By plan or by vLLM itself; it waits again."""
+    def preempted(self, request: VllmRequest, computed_tokens: int) -> None:
+        """By plan or by vLLM itself; it waits again and had computed so much."""
+        if self._notes is not None:
+            self._notes.preempted(request.request_id, computed_tokens, self.plan)
         entry = self.roster.entries.get(request.request_id)
         if entry is None or self._planner is None:
             return
         one = entry.one
-        if self._reporter is not None:
-            beneficiary = self.plan.preempted_for.get(one.id) if self.plan else None
-            self._reporter.preempted(self.roster, one.id, beneficiary)
-        entry.reached = max(entry.reached, one.computed_tokens)
         one.computed_tokens = one.blocks = one.shared_blocks = 0
         one.total_tokens = request.num_tokens
         one.preemptions = request.num_preemptions

@@ -140,6 +140,36 @@ class VllmQueue:
         raise NotImplementedError
 
 
+class VllmNewRequest:
+    """``NewRequestData``: a request scheduled for the first time."""
+
+    req_id: str
+
+
+class VllmCachedRequests:
+    """``CachedRequestData``: those scheduled before."""
+
+    resumed_req_ids: set[str]
+    """After a preemption."""
+
+
+class VllmSchedulerOutput:
+    """``vllm.v1.core.sched.output.SchedulerOutput``: what a step computes."""
+
+    scheduled_new_reqs: Sequence[VllmNewRequest]
+    scheduled_cached_reqs: VllmCachedRequests
+    num_scheduled_tokens: Mapping[str, int]
+    scheduled_spec_decode_tokens: Mapping[str, Sequence[int]]
+
+
+class VllmModelOutput:
+    """``vllm.v1.outputs.ModelRunnerOutput``: what became of it."""
+
+    req_id_to_index: Mapping[str, int]
+    sampled_token_ids: Sequence[Sequence[int]]
+    """By index; empty for who computed a part of its prompt."""
+
+
 class VllmScheduler:
     """``vllm.v1.core.sched.scheduler.Scheduler``, and its async variant."""
 
@@ -161,6 +191,12 @@ class VllmScheduler:
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """One step."""
+        raise NotImplementedError
+
+    def update_from_output(
+        self, scheduler_output: VllmSchedulerOutput, model_runner_output: VllmModelOutput
+    ) -> Any:
+        """The output of a step is back."""
         raise NotImplementedError
 
     def add_request(self, request: VllmRequest) -> None:

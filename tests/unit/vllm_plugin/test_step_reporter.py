@@ -4,12 +4,11 @@ import socket
 from pathlib import Path
 
 from tidegate.scheduling.contracts import StepStatistics, loads
-from tidegate.vllm_plugin.roster import Roster
 from tidegate.vllm_plugin.step_reporter import StepReporter
 
 
 def tell(reporter: StepReporter, step: int) -> None:
-    reporter.step({"a": 1, "b": 1}, Roster(), None, step=step)
+    reporter.tell({"version": 1, "step": step, "planned": False, "decodes": [7, 8]})
 
 
 def test_nobody_there_nobody_reading_and_somebody_again(tmp_path: Path) -> None:
@@ -24,7 +23,7 @@ def test_nobody_there_nobody_reading_and_somebody_again(tmp_path: Path) -> None:
         assert reporter.dropped > 1_000
         assert reporter.sent + reporter.dropped == 5_001
         first = loads(StepStatistics, receiver.recv(1 << 16))
-        assert (first.step, first.planned, first.decodes, first.dropped_total) == (2, False, 2, 1)
+        assert (first.step, first.planned, first.decodes, first.dropped_total) == (2, False, (7, 8), 1)
         tell(reporter, 9_000)
         assert reporter.sent + reporter.dropped == 5_002
     Path(path).unlink()

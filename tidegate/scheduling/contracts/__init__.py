@@ -86,10 +86,13 @@ from tidegate.scheduling.contracts.status import (
 )
 from tidegate.scheduling.contracts.step_statistics import (
     STEP_STATISTICS_VERSION,
+    PreemptionCause,
+    StepDrafts,
     StepPool,
     StepPreemption,
-    StepRequest,
+    StepPrefill,
     StepStatistics,
+    StepTier,
 )
 from tidegate.scheduling.contracts.usage_record import (
     USAGE_RECORD_VERSION,
@@ -136,6 +139,7 @@ __all__ = [
     "Percentiles",
     "Policy",
     "Preemption",
+    "PreemptionCause",
     "PrefillLimits",
     "PromptLimit",
     "QueueLimits",
@@ -153,10 +157,12 @@ __all__ = [
     "SloMetric",
     "SloObjective",
     "Standing",
+    "StepDrafts",
     "StepPool",
     "StepPreemption",
-    "StepRequest",
+    "StepPrefill",
     "StepStatistics",
+    "StepTier",
     "Stop",
     "Task",
     "TenantAhead",

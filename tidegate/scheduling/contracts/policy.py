@@ -107,6 +107,13 @@ class TierPolicy:
         "What its tenants are promised.", default=(), high=3
     )
 
+    draft_tokens: int | None = described(
+        "Most draft tokens of one of its requests that a step verifies, by the plug-in; 0: none; "
+        "null: as many as the engine drafts.",
+        default=None,
+        low=0,
+        high=1_024,
+    )
     def __post_init__(self) -> None:
         unique([limit.name for limit in self.rate_limits], "rate_limits")
         unique([objective.metric for objective in self.slo_objectives], "slo_objectives")
