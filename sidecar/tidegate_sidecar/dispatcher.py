@@ -97,7 +97,7 @@ class Dispatcher:
         if self.scheduler is None:
             return {}
         clocks = Clocks(self.loop.time(), time.time())
-        return limit_headers(*self.scheduler.room(tenant, endpoint, model, clocks))
+        return limit_headers(*self.scheduler.limits.room(tenant, endpoint, model, clocks))
 
     def _pump(self, now: float) -> None:
         scheduler, gate = self.scheduler, self.gate

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from tidegate.scheduling.contracts import Endpoint, OnExceed
+from tidegate.scheduling.contracts import Endpoint, OnExceed, RateLimit
 from tidegate.scheduling.engine_time import EnginePace
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
@@ -64,6 +64,26 @@ class Admission:
                 reservation.settle(tokens)
             else:
                 reservation.release()
+
+    def limits_of(self, request: Request, tenant: TenantState) -> tuple[RateLimit, ...]:
+        """Those of its tenant's that count it."""
+        endpoint, model = request.endpoint, request.model
+        return tuple([limit for limit in tenant.rate_limits if limit.counts(endpoint, model)])
+
+    def accepted_prompt_tokens(self, request: Request, tenant: TenantState) -> int | None:
+        """What the prompt limit leaves of its prompt; None: it rejects it."""
+        limit = tenant.tier.policy.prompt_limit if self.enforced else None
+        verdict = judge(limit, request.prompt_tokens, self._pace)
+        if verdict.exceeded is OnExceed.REJECT:
+            return None
+        truncated = verdict.exceeded is OnExceed.TRUNCATE
+        return verdict.most_tokens if truncated else request.prompt_tokens
+
+    def demand_tokens(self, request: Request, tenant: TenantState, prompt_tokens: int) -> int:
+        """What its limits are asked for: its prompt, and the output that it is likely to have."""
+        return prompt_tokens + output_quantile_tokens(
+            RESERVATION_PERCENT, request.max_output_tokens, tenant.averages, tenant.tier.averages
+        )
 
     def room(
         self, tenant: TenantState, endpoint: Endpoint | None, model: str | None, clocks: Clocks
@@ -115,18 +135,15 @@ class Admission:
         return None if seconds is None else Refusal(Outcome.THROTTLED, seconds)
 
     def _limited(self, request: Request, tenant: TenantState, clocks: Clocks) -> Refusal | None:
-        limits = [
-            limit for limit in tenant.rate_limits if limit.counts(request.endpoint, request.model)
-        ]
+        limits = self.limits_of(request, tenant)
         if not limits:
             return None
         self._clocks = clocks
-        output_tokens = output_quantile_tokens(
-            RESERVATION_PERCENT, request.max_output_tokens, tenant.averages, tenant.tier.averages
-        )
-        tokens = request.prompt_tokens + output_tokens
-        reserved = self.limiter.reserve(tenant.name, limits, tokens, clocks)
-        if isinstance(reserved, Reservation):
-            self._reservations[request.id] = reserved
+        verdict = request.limits_verdict
+        if verdict is None:
+            tokens = self.demand_tokens(request, tenant, request.prompt_tokens)
+            verdict = self.limiter.reserve(tenant.name, limits, tokens, clocks)
+        if isinstance(verdict, Reservation):
+            self._reservations[request.id] = verdict
             return None
-        return Refusal(reserved.outcome, reserved.retry_after_seconds, reserved.limit)
+        return Refusal(verdict.outcome, verdict.retry_after_seconds, verdict.limit)

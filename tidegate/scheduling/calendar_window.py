@@ -47,6 +47,10 @@ class CalendarWindow(Window):
             to.requests += requests
             to.tokens += tokens
 
+    def replace(self, requests: int, tokens: int) -> None:
+        self.slices.pop(self._index, None)
+        self.add(self.current(), requests, tokens)
+
     def wait_seconds(self, clocks: Clocks, requests: float, tokens: float) -> float:
         taken_requests, taken_tokens = self.taken
         if taken_requests <= requests and taken_tokens <= tokens:

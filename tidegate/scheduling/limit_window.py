@@ -59,6 +59,10 @@ class Window(ABC):
         """Count more (or, negative, less) in a slice; nothing where it has left the window."""
 
     @abstractmethod
+    def replace(self, requests: int, tokens: int) -> None:
+        """These are what counts, as if taken now."""
+
+    @abstractmethod
     def wait_seconds(self, clocks: Clocks, requests: float, tokens: float) -> float:
         """Until no more than these still count, if nothing is taken meanwhile."""
 

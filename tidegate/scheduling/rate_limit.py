@@ -24,6 +24,10 @@ within the limit. What is settled in a window exceeds the limit by at most what 
 flight at that moment could still produce beyond their reservations, hence by less than one full
 reservation (prompt and most output) for each; by nothing where all reservations are full ones.
 
+Several pods. Each for itself, a request counts ``pods`` times, as if the others saw the same: they
+stay within the limit however the requests are spread (what is larger than a pod's part of a window
+passes alone). Together, the shared counts take the place of its own (:meth:`RateLimiter.observe`).
+
 The counters survive a new policy (by the limit's name and window) and, with ``limit_state``, a
 restart. Source: public cases O3, O6, O7, O9; windows: ``rolling_window``, ``calendar_window``.
 """
@@ -64,10 +68,11 @@ class Room(NamedTuple):
 class Reservation:
     """What one request has taken of its limits, from its admission to its end."""
 
-    __slots__ = ("_parts", "tokens")
+    __slots__ = ("_parts", "_times", "tokens")
 
-    def __init__(self, parts: Sequence[tuple[Window, Slice]], tokens: int) -> None:
+    def __init__(self, parts: Sequence[tuple[Window, Slice]], tokens: int, times: int = 1) -> None:
         self._parts = parts
+        self._times = times
         self.tokens = tokens
         """Counted at present."""
 
@@ -88,7 +93,7 @@ class Reservation:
 
     def _count(self, requests: int, tokens: int) -> None:
         for window, part in self._parts:
-            window.add(part, requests, tokens - self.tokens)
+            window.add(part, requests * self._times, (tokens - self.tokens) * self._times)
         self.tokens = tokens
 
 
@@ -101,6 +106,8 @@ class RateLimiter:
 
     def __init__(self) -> None:
         self.windows: dict[WindowKey, Window] = {}
+        self.pods = 1
+        """How many count for themselves, this one included."""
 
     def reserve(
         self, tenant: str, limits: Iterable[RateLimit], tokens: int, clocks: Clocks
@@ -111,14 +118,15 @@ class RateLimiter:
         """
         windows = []
         refusal: LimitRefusal | None = None
+        times = self.pods
         for limit in limits:
             if limit.tokens is not None and tokens > limit.tokens:
                 return LimitRefusal(Outcome.REQUEST_EXCEEDS_LIMIT, limit.name, None)
             window = self._window(tenant, limit, clocks)
             wait = window.wait_seconds(
                 clocks,
-                inf if limit.requests is None else limit.requests - 1,
-                inf if limit.tokens is None else limit.tokens - tokens,
+                inf if limit.requests is None else max(limit.requests - times, 0),
+                inf if limit.tokens is None else max(limit.tokens - tokens * times, 0),
             )
             seconds = max(1, ceil(wait))
             if wait > 0 and (refusal is None or seconds > (refusal.retry_after_seconds or 0)):
@@ -128,8 +136,17 @@ class RateLimiter:
             return refusal
         parts = [(window, window.current()) for window in windows]
         for window, part in parts:
-            window.add(part, 1, tokens)
-        return Reservation(parts, tokens)
+            window.add(part, times, tokens * times)
+        return Reservation(parts, tokens, times)
+
+    def observe(
+        self, tenant: str, limit: RateLimit, requests: int, tokens: int, clocks: Clocks
+    ) -> None:
+        """So much is counted in its window on all pods together, what was counted here included.
+
+        It counts from now on for a whole window, as it is not known when it was taken.
+        """
+        self._window(tenant, limit, clocks).replace(requests, tokens)
 
     def room(
         self, tenant: str, limits: Iterable[RateLimit], clocks: Clocks

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tidegate.scheduling.contracts import Endpoint
 from tidegate.scheduling.finish_time import FinishEstimate, Skew
 from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.rate_limit import LimitRefusal, Reservation
 
 
 class Refusal(NamedTuple):
@@ -64,11 +65,17 @@ class Request:
     """Which rate limits count it; unset: those for any endpoint count it too."""
     model: str | None = None
     """Likewise."""
+    limits_verdict: Reservation | LimitRefusal | None = None
+    """What counters shared with other pods said of its rate limits; unset: the scheduler's own
+    count. A reservation is the scheduler's to settle once the request is queued."""
 
     arrival: float = field(default=0.0, init=False)
     sequence: int | None = field(default=None, init=False)
     """Rising number in order of dispatch; unset while it waits."""
     dispatched: float | None = field(default=None, init=False)
+    expected_cached_tokens: int = field(default=0, init=False)
+    """Of its prompt, what the prefix cache is expected to have; set at its dispatch where the host
+    reports the engine's steps."""
     output_tokens: int = field(default=0, init=False)
     """Charged so far while streaming."""
     best_effort: bool = field(default=False, init=False)

@@ -52,6 +52,11 @@ class RollingWindow(Window):
             self._requests += requests
             self._tokens += tokens
 
+    def replace(self, requests: int, tokens: int) -> None:
+        self.slices.clear()
+        self._requests = self._tokens = 0
+        self.add(self.current(), requests, tokens)
+
     def wait_seconds(self, clocks: Clocks, requests: float, tokens: float) -> float:
         left_requests, left_tokens = self._requests, self._tokens
         leaves = self._now

@@ -31,17 +31,16 @@ from collections.abc import Container, Sequence
 from math import ceil, inf
 
 from tidegate.scheduling.admission import Admission
-from tidegate.scheduling.contracts import Endpoint, Policy, SchedulingMode
+from tidegate.scheduling.contracts import Policy, SchedulingMode
 from tidegate.scheduling.engine_time import EnginePace, RequestStep
 from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.job import Job
 from tidegate.scheduling.job_heap import JobHeap
 from tidegate.scheduling.ledger import Ledger
-from tidegate.scheduling.limit_window import Clocks
+from tidegate.scheduling.limit_desk import LimitDesk
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.outlook import Outlook
 from tidegate.scheduling.peer_service import PeerService
-from tidegate.scheduling.rate_limit import Room
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.roster import Roster
 from tidegate.scheduling.selection import Selection
@@ -73,8 +72,8 @@ class Scheduler:
         """Fair shares over several pods."""
         self._outlook = Outlook(pace)
         self._admission = Admission(self._outlook, self.pace)
-        self.limiter = self._admission.limiter
-        """The counters of the rate limits; ``limit_state`` carries them over a restart."""
+        self.limits = LimitDesk(self._roster, self._admission)
+        """Questions about rate limits."""
         self._looks_out = False
         """Whether anything of the policy needs outlook and admission."""
         self._in_shadow = False
@@ -276,15 +275,6 @@ class Scheduler:
         longest = tenant.queue.limits.max_wait_seconds
         measured = tenant.drain_rate.next_place_seconds(now)
         return max(1, ceil(longest if measured is None else min(measured, longest)))
-
-    def room(
-        self, name: str, endpoint: Endpoint | None, model: str | None, clocks: Clocks
-    ) -> tuple[Room | None, Room | None]:
-        """Of requests and of tokens, what its rate limits leave a tenant; None: not limited."""
-        tenant = self._roster.tenants.get(name)
-        if tenant is None:
-            return None, None
-        return self._admission.room(tenant, endpoint, model, clocks)
 
     def has_work(self) -> bool:
         """Whether :meth:`next` would give a request (unless all that wait have just expired)."""
