@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from tidegate.scheduling.contracts import Endpoint, Policy, Task
+from tidegate.scheduling.engine_time import RequestStep
 from tidegate.scheduling.gate import Gate, TokensInFlightGate
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
@@ -34,6 +35,7 @@ from tidegate_sidecar.limit_headers import limit_headers
 from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.tally import Tally
 from tidegate_sidecar.ticket import Ticket, TicketState
+from tidegate_sidecar.token_gaps import TokenGaps
 
 NO_ENGINE_RETRY_SECONDS = 5
 """An engine that starts takes at least this long."""
@@ -53,7 +55,8 @@ class Dispatcher:
         self._tickets: dict[str, Ticket] = {}
         self._opaque: set[Ticket] = set()
         self._engine_ready = False
-        self._step = 0
+        self.gaps: TokenGaps | None = None
+        """The engine's steps as its streams show them; unset where nothing streams."""
         self._expiry: asyncio.TimerHandle | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
 
@@ -109,6 +112,8 @@ class Dispatcher:
                 return
             ticket = self._tickets[request.id]
             gate.dispatched(request.id, request.sequences, request.prompt_tokens, now)
+            if self.gaps is not None:
+                self.gaps.dispatched(ticket, now)
             ticket.state = TicketState.DISPATCHED
             self._tally.dispatched(request.tenant, now - request.arrival)
             ticket.let_go()
@@ -123,18 +128,24 @@ class Dispatcher:
             self._tally.first_token(ticket.request.tenant, now - ticket.request.arrival)
             self._tell_progress(ticket, now)
             self._pump(now)
+        if self.gaps is not None:
+            self.gaps.tokens(ticket, tokens, now)
         ticket.last_token_at = now
         ticket.output_tokens += tokens
         if ticket.output_tokens - ticket.told_tokens >= PROGRESS_TOKENS:
             self._tell_progress(ticket, now)
-        if ticket.step == self._step:  # it had its token of this step: a new one began
-            self._step += 1
-            assert self.scheduler is not None
-            has_work = self.scheduler.has_work()
-            gate.step(now, has_work)
-            if has_work:
-                self._pump(now)
-        ticket.step = self._step
+
+    def stepped(self, seconds: float, rows: Sequence[RequestStep], *, learn: bool = True) -> None:
+        """The engine ended a step; :class:`~tidegate_sidecar.token_gaps.StepReports`."""
+        scheduler, gate = self.scheduler, self.gate
+        assert scheduler is not None
+        assert gate is not None
+        now = self.loop.time()
+        scheduler.step(seconds, rows, learn)
+        has_work = scheduler.has_work()
+        gate.step(now, has_work)
+        if has_work:
+            self._pump(now)
 
     def _tell_progress(self, ticket: Ticket, now: float) -> None:
         assert self.scheduler is not None
@@ -146,15 +157,16 @@ class Dispatcher:
         ticket.opaque = True
         ticket.empty_engine_readings = 0
         self._opaque.add(ticket)
+        if self.gaps is not None:
+            self.gaps.opaque(ticket)
 
     def requeue(self, ticket: Ticket) -> None:
-        scheduler, gate = self.scheduler, self.gate
+        scheduler = self.scheduler
         assert ticket.state is TicketState.DISPATCHED
         assert scheduler is not None
-        assert gate is not None
         now = self.loop.time()
-        self._opaque.discard(ticket)
-        gate.ended(ticket.request.id, now)
+        self._leave_engine(ticket, now)
+        ticket.opaque = False
         lost = scheduler.requeue(ticket.request.id, now)
         if lost is not None:
             self._drop(ticket.request, self.refusal(lost, ticket.request.tenant))
@@ -169,27 +181,35 @@ class Dispatcher:
         request = ticket.request
         state, ticket.state = ticket.state, TicketState.ENDED
         assert state is not TicketState.ENDED, "a request ends once"
-        scheduler, gate = self.scheduler, self.gate
+        scheduler = self.scheduler
         assert scheduler is not None
-        assert gate is not None
-        self._opaque.discard(ticket)
         del self._tickets[request.id]
         if state is TicketState.QUEUED:
             scheduler.cancel(request.id, now)
         elif state is TicketState.DISPATCHED:
-            gate.ended(request.id, now)
+            self._leave_engine(ticket, now)
             # What its client abandons before a token has come is billed its prompt: free, it would
             # let whoever hangs up in time have the engine to himself.
             abandoned = ticket.sent and ticket.outcome is Outcome.CLIENT_CLOSED
             if abandoned or ticket.output_tokens > ticket.told_tokens:
                 self._tell_progress(ticket, now)
             scheduler.finish(request.id, ticket.usage, now)
+            if request.forecast is not None and request.forecast.skew is not None:
+                self._tally.skewed(request.tenant, request.forecast.skew)
         self._tally.ended(
             request.tenant, ticket.outcome, now - request.arrival, _inter_token(ticket)
         )
         self._pump(now)
         if not self._tickets:
             self._tell_idle()
+
+    def _leave_engine(self, ticket: Ticket, now: float) -> None:
+        """It is in flight no more; its last step is reported before its end is."""
+        assert self.gate is not None
+        if self.gaps is not None:
+            self.gaps.ended(ticket, now)
+        self._opaque.discard(ticket)
+        self.gate.ended(ticket.request.id, now)
 
     # --- what befalls queued requests
 
@@ -242,9 +262,10 @@ class Dispatcher:
         """Hot reload: queues and accounts survive; who lost key or place is told."""
         now = self.loop.time()
         if self.scheduler is None:
-            self.scheduler = Scheduler(policy, now)
             embeds = policy.model.task is Task.EMBED
+            self.scheduler = Scheduler(policy, now, timed=not embeds)
             self.gate = (TokensInFlightGate if embeds else Gate)(policy.engine, now)
+            self.gaps = None if embeds else TokenGaps(self)
         else:
             assert self.gate is not None
             self.gate.apply_limits(policy.engine)
@@ -254,6 +275,11 @@ class Dispatcher:
             self.refuse_queued(
                 Outcome.UNAUTHENTICATED, lambda ticket: ticket.key_sha256 not in key_digests
             )
+        if self.gaps is not None:
+            pace = self.scheduler.pace
+            self.gaps.budget_tokens = pace.step_tokens
+            if not self.gaps.muted:  # nobody keeps the prefill budget but the engine its own
+                pace.budget_tokens = pace.step_tokens
         self._tally.apply_policy(policy)
         self._pump(now)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import TypeVar
 
 from tidegate.scheduling import request as scheduling
 from tidegate.scheduling.contracts import LATENCY_BOUNDS_SECONDS, Histogram, Policy, Refusal
+from tidegate.scheduling.finish_time import FLAGGED_ABOVE, Skew, SkewCause
 from tidegate.scheduling.outcomes import Outcome
 
 UNKNOWN = ""
@@ -44,6 +45,25 @@ class LatencyCounter:
         return Histogram(counts=tuple(self.counts), sum=self.sum)
 
 
+SKEW_BOUNDS = (-0.9, -0.75, -0.5, -0.3, -0.1, 0.0, 0.1, FLAGGED_ABOVE, 0.5, 1.0, 2.0, 4.0)
+"""Of vft_skew's histogram; ratios."""
+
+
+class SkewCounter:
+    """A histogram of vft_skew."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SKEW_BOUNDS) + 1)
+        self.sum = 0.0
+
+    def observe(self, ratio: float) -> None:
+        """Count one request that ran to its end."""
+        self.counts[bisect_left(SKEW_BOUNDS, ratio)] += 1
+        self.sum += ratio
+
+
 class TierTally:
     """One tier."""
 
@@ -53,6 +73,8 @@ class TierTally:
         "inter_token",
         "outcomes",
         "queue",
+        "skew",
+        "skew_flagged",
         "truncated",
         "ttft",
     )
@@ -63,6 +85,8 @@ class TierTally:
         self.truncated = 0
         """Prompts above the limit that were cut."""
         self.outcomes: dict[Outcome, int] = {}
+        self.skew = SkewCounter()
+        self.skew_flagged = dict.fromkeys(SkewCause, 0)
         self.queue = LatencyCounter()
         self.ttft = LatencyCounter()
         self.inter_token = LatencyCounter()
@@ -87,6 +111,8 @@ class Tally:
     def __init__(self) -> None:
         self.tiers: dict[str, TierTally] = {}
         self.tenants: dict[str, TenantTally] = {}
+        self.on_first_token: Callable[[str, float], None] | None = None
+        """Told the tier, and the seconds until then."""
         self.unknown: dict[Outcome, int] = {}
         """Ended before a tenant was known."""
         self.policy_reload_failures = 0
@@ -139,6 +165,15 @@ class Tally:
         row.ttft.observe(ttft_seconds)
         if row.tier in self.tiers:
             self.tiers[row.tier].ttft.observe(ttft_seconds)
+            if self.on_first_token is not None:
+                self.on_first_token(row.tier, ttft_seconds)
+
+    def skewed(self, tenant: str, skew: Skew) -> None:
+        """A request ended so much later (or earlier) than was estimated at its dispatch."""
+        if (tier := self._tier_of(tenant)) is not None:
+            tier.skew.observe(skew.ratio)
+            if skew.cause is not None:
+                tier.skew_flagged[skew.cause] += 1
 
     def ended(
         self,

@@ -65,7 +65,9 @@ class Ticket:
         "sent",
         "state",
         "step",
+        "step_tokens",
         "told_tokens",
+        "unfilled_tokens",
         "usage",
     )
 
@@ -84,6 +86,11 @@ class Ticket:
         self.role_event = False
         """Its stream begins with an event without a token."""
         self.step = -1
+        """In which it brought tokens last; kept, as the next two, by :mod:`.token_gaps`."""
+        self.step_tokens = 0
+        """How many it brought in that."""
+        self.unfilled_tokens = 0
+        """Of its prompt, not taken to be computed yet."""
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.output_tokens = 0

@@ -136,8 +136,12 @@ class EnginePace:
         self.step_seconds += (seconds - self.step_seconds) * gain
         self.without_prefill_seconds += (alone - self.without_prefill_seconds) * gain
 
-    def observe_rows(self, rows: Sequence[RequestStep], seconds: float) -> StepCharges:
+    def observe_rows(
+        self, rows: Sequence[RequestStep], seconds: float, learn: bool = True
+    ) -> StepCharges:
         """A step ended: learn from it and say whom it is charged to; ``split`` for errors."""
+        if not learn:
+            return split(self.fit, seconds, rows)
         works = [row.work for row in rows]
         works += [row.recomputed for row in rows if row.recomputed is not NO_WORK]
         decode_tokens = sum([work.tokens for work in works if work.decode_rows])

@@ -26,6 +26,7 @@ from tidegate.scheduling.job import Job
 from tidegate.scheduling.request import Usage
 from tidegate.scheduling.selection import Selection
 from tidegate.scheduling.state import TierState
+from tidegate.scheduling.tenant_averages import expected_cached_tokens
 
 _REQUESTS = FairnessUnit.REQUESTS
 _TOKENS = FairnessUnit.TOKENS
@@ -55,6 +56,9 @@ class Ledger:
         job.charged_tokens = cost = request.prompt_tokens + output_tokens
         ordered = not self._selection.in_arrival_order
         if self._pace is not None:
+            request.expected_cached_tokens = expected_cached_tokens(
+                request.prompt_tokens, tenant.averages, tier.averages
+            )
             cost = engine_ms(self._pace, request, tenant, output_tokens)
             job.charged_ms = cost
             job.used_ms = 0.0
@@ -85,20 +89,35 @@ class Ledger:
         seconds: float,
         rows: Sequence[RequestStep],
         jobs: Mapping[str, Job],
+        landed: Mapping[str, Job],
         tiers: Mapping[str, TierState],
+        learn: bool,
     ) -> None:
-        """Book a step of the engine: its time, split over those that were in it."""
+        """Book a step of the engine: its time, split over those that were in it.
+
+        ``landed``: those that have ended since the last step, and were settled without this one.
+        """
         assert self._pace is not None
-        charges = self._pace.observe_rows(rows, seconds)
+        charges = self._pace.observe_rows(rows, seconds, learn)
         self._tiers.served += 1e3 * seconds
         for request_id, used_seconds in charges.by_request.items():
-            if (job := jobs.get(request_id)) is not None and not job.waiting:
-                job.used_ms += 1e3 * used_seconds
-                if job.used_ms > job.charged_ms:
-                    self._correct_ms(job, job.used_ms - job.charged_ms)
+            job = jobs.get(request_id) or landed.get(request_id)
+            if job is None or job.waiting:
+                continue
+            used_ms = 1e3 * used_seconds
+            job.used_ms += used_ms
+            job.tenant.engine_ms += used_ms
+            job.tier.engine_ms += used_ms
+            if job.used_ms > job.charged_ms:
+                self._correct_ms(job, job.used_ms - job.charged_ms)
         for name, caused_seconds in charges.by_cause.items():
             if (tier := tiers.get(name)) is not None:
-                self._tiers.charge(tier.account, 1e3 * caused_seconds)
+                self.charge_tier(tier, 1e3 * caused_seconds)
+
+    def charge_tier(self, tier: TierState, engine_ms: float) -> None:
+        """Charge a tier what it made others compute again."""
+        tier.engine_ms += engine_ms
+        self._tiers.charge(tier.account, engine_ms)
 
     def settle(self, job: Job, usage: Usage | None) -> int:
         """Book the end of a request: what the engine reports, else what was seen of it; tokens."""

@@ -59,6 +59,8 @@ class Roster:
                 longest_wait_seconds=max(
                     (now - job.request.arrival for job in tenant.queue), default=0.0
                 ),
+                engine_ms_total=tenant.engine_ms,
+                backlogs=tenant.backlogs,
             )
             for tenant in self.tenants.values()
         ]
@@ -66,7 +68,7 @@ class Roster:
     def tier_snapshots(self) -> list[TierSnapshot]:
         """Every tier."""
         return [
-            TierSnapshot(name, tier.queued, tier.running, tier.service.published)
+            TierSnapshot(name, tier.queued, tier.running, tier.service.published, tier.engine_ms)
             for name, tier in self.tiers.items()
         ]
 

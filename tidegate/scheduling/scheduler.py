@@ -50,6 +50,9 @@ from tidegate.scheduling.state import ShadowFigures, TenantSnapshot, TenantState
 HELD_RETRY_SECONDS = 30
 """Retry-After of a held tenant: a person lifts the hold, so no figure is truer than another."""
 
+MOST_LANDED = 4_096
+"""Ends that one step may bring; the time of a step so late that more have ended is nobody's."""
+
 Ended = list[tuple[Request, Outcome]]
 
 
@@ -78,6 +81,8 @@ class Scheduler:
         """Whether anything of the policy needs outlook and admission."""
         self._in_shadow = False
         self._jobs: dict[str, Job] = {}
+        self._landed: dict[str, Job] = {}
+        """Out of flight since the last step, where steps are reported: that one is theirs too."""
         self.standings = Standings(
             self._roster, self._selection, self._outlook, self._admission, self._jobs
         )
@@ -163,17 +168,18 @@ class Scheduler:
         tenant = self._choose(now, closed)
         return None if tenant is None else tenant.queue.next().request
 
-    def step(self, seconds: float, rows: Sequence[RequestStep]) -> None:
+    def step(self, seconds: float, rows: Sequence[RequestStep], learn: bool = True) -> None:
         """The engine ended a step, of a host that is ``timed``.
 
-        ``rows``: what it did for each request (by id, those that have ended meanwhile too); their
-        ``caused_by`` is the name of the tier for which they were preempted. Nothing to do where
-        nobody was in it.
+        ``rows``: what it did for each request (by id, those that ended since the step before too);
+        their ``caused_by`` is the name of the tier for which they were preempted. Nothing to do
+        where nobody was in it. ``learn`` False: its time tells nothing of others.
         """
         if not self._timed:
             raise ValueError("a scheduler that is not timed takes no steps")
         if rows and seconds > 0:
-            self._ledger.step(seconds, rows, self._jobs, self._roster.tiers)
+            self._ledger.step(seconds, rows, self._jobs, self._landed, self._roster.tiers, learn)
+        self._landed.clear()
 
     def progress(self, request_id: str, output_tokens: int, now: float) -> None:
         """The engine produced so many more output tokens; 0: it finished the prefill."""
@@ -322,6 +328,7 @@ class Scheduler:
     def _enqueue(self, job: Job, now: float) -> None:
         tenant = job.tenant
         if not tenant.queue.size:
+            tenant.backlogs += 1
             tenant.drain_rate.waiting(now)
         tenant.queue.enter(job)
         tenant.tier.queued += 1
@@ -350,6 +357,10 @@ class Scheduler:
         """Out of flight, its account being settled."""
         tenant = job.tenant
         del self._jobs[job.request.id]
+        if self._timed:
+            self._landed[job.request.id] = job
+            if len(self._landed) > MOST_LANDED:
+                del self._landed[next(iter(self._landed))]
         tenant.in_flight -= 1
         job.tier.running -= 1
         if tenant.queue.size and tenant.account.entry is None:

@@ -38,6 +38,10 @@ class TenantSnapshot:
     """Prompt and output tokens served; only rises."""
     longest_wait_seconds: float
     """Of those that wait now; 0 when none does."""
+    engine_ms_total: float = 0.0
+    """EngineTime that it was charged, where the host reports the engine's steps; only rises."""
+    backlogs: int = 0
+    """How often its queue began to fill: unchanged, and something waits, it never was empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class TierSnapshot:
     running: int
     service_tokens_total: int
     """Prompt and output tokens served; only rises."""
+    engine_ms_total: float = 0.0
+    """EngineTime of its tenants, and what it made others compute again; only rises."""
 
 
 @dataclass(slots=True)
@@ -85,6 +91,7 @@ class TierState:
     __slots__ = (
         "account",
         "averages",
+        "engine_ms",
         "first_token_target_seconds",
         "max_in_flight",
         "name",
@@ -108,6 +115,7 @@ class TierState:
         self.queued = 0
         self.running = 0
         self.service = ServiceTotal()
+        self.engine_ms = 0.0
 
     def set_policy(self, policy: TierPolicy, timed: bool) -> None:
         """New terms; what every decision reads is laid out flat.
@@ -133,8 +141,10 @@ class TenantState:
         "arrival_entry",
         "at_limit",
         "averages",
+        "backlogs",
         "closed",
         "drain_rate",
+        "engine_ms",
         "in_flight",
         "name",
         "output_mean",
@@ -165,6 +175,9 @@ class TenantState:
         self.drain_rate = DrainRate()
         self.throttle = Throttle()
         self.service = ServiceTotal()
+        self.engine_ms = 0.0
+        self.backlogs = 0
+        """How often its queue began to fill."""
         self.set_policy(policy)
 
     def set_policy(self, policy: TenantPolicy | None) -> None:

@@ -211,3 +211,29 @@ def test_without_steps_nothing_is_estimated(build: SimpleNamespace) -> None:
     assert request.forecast is None
     with pytest.raises(ValueError, match="not timed"):
         scheduler.step(0.02, [RequestStep("a0", decode_work(1))])
+
+
+def test_a_step_told_after_an_end_is_still_charged_to_who_was_in_it(build: SimpleNamespace) -> None:
+    scheduler = Scheduler(build.policy(tenants={"a": {}, "b": {}}), 0.0, timed=True)
+    for name in "ab":
+        assert scheduler.submit(build.request(name, name, 100, 50), 0.0) is None
+        assert scheduler.next(0.0) is not None
+        scheduler.progress(name, 1, 0.02)
+    scheduler.step(0.02, [RequestStep(name, prefill_work(100, 0)) for name in "ab"])
+    scheduler.finish("a", Usage(100, 2), 0.04)
+    for _ in range(2):  # of the second step it was no part: it had ended before the first was told
+        scheduler.step(0.02, [RequestStep(name, decode_work(101)) for name in "ab"])
+    a, b = scheduler.tenant_snapshots(0.1)
+    assert a.engine_ms_total == pytest.approx(10 + 10)
+    assert b.engine_ms_total == pytest.approx(10 + 10 + 10)
+    (tier,) = scheduler.tier_snapshots()
+    assert tier.engine_ms_total == pytest.approx(50)
+
+
+def test_what_nothing_is_learned_from_is_charged_all_the_same(build: SimpleNamespace) -> None:
+    scheduler = Scheduler(build.policy(tenants={"a": {}}), 0.0, timed=True)
+    assert scheduler.submit(build.request("a", "a", 100, 50), 0.0) is None
+    assert scheduler.next(0.0) is not None
+    scheduler.step(2.0, [RequestStep("a", prefill_work(100, 0))], learn=False)
+    assert not scheduler.pace.is_measured
+    assert scheduler.tenant_snapshots(0.1)[0].engine_ms_total == pytest.approx(2000)
