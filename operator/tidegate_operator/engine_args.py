@@ -1,4 +1,4 @@
-"""Flags in ``spec.engine.args``: those that the scheduler must know of, read and completed.
+"""Flags in ``spec.engine.args``: those that the schedulers must know of, read and completed.
 
 The sidecar's gate has to know how many sequences and tokens a step of the engine takes; vLLM's own
 defaults depend on its version and its GPU, and no metric tells them. So both are always given.
@@ -6,6 +6,7 @@ defaults depend on its version and its GPU, and no metric tells them. So both ar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from tidegate.scheduling.contracts import EngineLimits, Task
@@ -14,6 +15,10 @@ MAX_NUM_SEQS = "--max-num-seqs"
 MAX_NUM_BATCHED_TOKENS = "--max-num-batched-tokens"
 DEFAULT_STEP = {MAX_NUM_SEQS: 256, MAX_NUM_BATCHED_TOKENS: 8192}
 """What vLLM 0.32 itself takes for serving a dense model on an H100, sequences rounded down."""
+ASYNC_SCHEDULING = "--async-scheduling"
+SPECULATIVE_CONFIG = "--speculative-config"
+_NOT_ASYNC_METHODS = ("ngram", "medusa", "mlp_speculator", "suffix", "custom_class")
+"""Ways to draft under which vLLM 0.32 schedules one step at a time."""
 
 
 def complete(arguments: Sequence[str], task: Task | None) -> list[str]:
@@ -51,3 +56,35 @@ def flag_integer(arguments: Sequence[str], flag: str) -> int | None:
             value = arguments[position + 1] if position + 1 < len(arguments) else ""
         found = int(value) if value.isdecimal() and int(value) > 0 else None
     return found
+
+
+def async_scheduling(arguments: Sequence[str]) -> tuple[bool, bool]:
+    """Whether vLLM prepares a step while another runs, and whether the arguments say so: else it is
+    its default, which depends on how drafts are made."""
+    chosen: bool | None = None
+    for argument in arguments:
+        name = argument.partition("=")[0].replace("_", "-")
+        if name in (ASYNC_SCHEDULING, "--no-async-scheduling"):
+            chosen = name == ASYNC_SCHEDULING
+    if chosen is not None:
+        return chosen, True
+    return _draft_method(arguments) not in _NOT_ASYNC_METHODS, False
+
+
+def _draft_method(arguments: Sequence[str]) -> str | None:
+    """None: no drafts, or nothing that can be read; vLLM itself will say so when it starts."""
+    method: str | None = None
+    for position, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        name = name.replace("_", "-")
+        if name == f"{SPECULATIVE_CONFIG}.method":
+            method = value if equals else "".join(arguments[position + 1 : position + 2])
+        elif name in (SPECULATIVE_CONFIG, "-sc"):
+            text = value if equals else "".join(arguments[position + 1 : position + 2])
+            try:
+                config = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(config, dict):
+                method = config.get("method")
+    return method

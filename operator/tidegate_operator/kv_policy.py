@@ -46,5 +46,8 @@ def prefill_limits(pool: ServingPool) -> PrefillLimits:
     if spec is None:
         return PrefillLimits()
     return PrefillLimits(
-        spec.budget_percent or DEFAULT_BUDGET_PERCENT, spec.tokens_per_step, spec.chunk_tokens
+        spec.budget_percent or DEFAULT_BUDGET_PERCENT,
+        spec.tokens_per_step,
+        spec.chunk_tokens,
+        spec.long_prompt_tokens,
     )

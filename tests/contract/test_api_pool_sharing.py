@@ -38,6 +38,9 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "tiers that may not exist": {"spec.tiers": ABSENT},
     "budget in tokens": {"spec.prefill": {"tokensPerStep": 1, "chunkTokens": 1}},
     "unusual budget": {"spec.prefill": {"budgetPercent": 100}},
+    "long prompts of any length": {"spec.prefill.longPromptTokens": 1},
+    "steered in the engine": {"spec.engine.plugin": "Enabled"},
+    "not steered in the engine": {"spec.engine.plugin": "Disabled"},
     "by priority": {"spec.betweenTiers": "Strict"},
     "promises taken back": {"spec.tiers.0.slo": {}},
 }
@@ -84,6 +87,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no budget": ({"spec.prefill": {"budgetPercent": 0}}, "spec.prefill.budgetPercent"),
     "more than a step": ({"spec.prefill": {"budgetPercent": 101}}, "spec.prefill.budgetPercent"),
     "chunks of nothing": ({"spec.prefill": {"chunkTokens": 0}}, "spec.prefill.chunkTokens"),
+    "every prompt a long one": (
+        {"spec.prefill.longPromptTokens": 0},
+        "spec.prefill.longPromptTokens",
+    ),
+    "a plug-in for embeddings": (
+        {
+            "spec.model.task": "Embed",
+            "spec.kvPools": ABSENT,
+            "spec.prefill": ABSENT,
+            "spec.engine.plugin": "Enabled",
+        },
+        "engine.plugin is for models that generate",
+    ),
+    "a scheduler by argument": (
+        {"spec.engine.args": ["--additional_config={}"]},
+        "use spec.engine.plugin",
+    ),
     "cache of embeddings": (
         {"spec.model.task": "Embed", "spec.prefill": ABSENT},
         "kvPools is for models that generate",

@@ -33,6 +33,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "spec.model.task": "Embed",
         "spec.kvPools": ABSENT,
         "spec.prefill": ABSENT,
+        "spec.engine.plugin": ABSENT,
     },
     "from a volume": {
         "spec.model.source": {"persistentVolumeClaim": {**VOLUME, "path": "llama/8b"}}

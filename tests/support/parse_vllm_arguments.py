@@ -22,7 +22,7 @@ def main() -> None:
         plain = {
             name: value
             for name, value in vars(namespace).items()
-            if isinstance(value, str | int | float | list | None)
+            if isinstance(value, str | int | float | list | dict | None)
         }
         parsed.append(plain)
     json.dump(parsed, sys.stdout)

@@ -38,6 +38,32 @@ POOLS: dict[str, tuple[Json, dict[str, Any]]] = {
             "max_num_batched_tokens": 8000,
         },
     ),
+    "plugin": (
+        pool(engine={"image": "vllm/vllm-openai:v0.32.0", "plugin": "Enabled"}),
+        {
+            "scheduler_cls": "tidegate.vllm_plugin.TidegateAsyncScheduler",
+            "async_scheduling": True,
+            "additional_config": {
+                "tidegate": {
+                    "policy": "/run/tidegate/policy.json",
+                    "statistics": "/run/tidegate/steps.sock",
+                }
+            },
+        },
+    ),
+    "plugin, one step at a time": (
+        pool(
+            engine={
+                "image": "vllm/vllm-openai:v0.32.0",
+                "plugin": "Enabled",
+                "args": ['--speculative-config={"method":"ngram","num_speculative_tokens":3}'],
+            }
+        ),
+        {
+            "scheduler_cls": "tidegate.vllm_plugin.TidegateScheduler",
+            "async_scheduling": False,
+        },
+    ),
     "embeddings": (
         pool(model={"name": "e", "task": "Embed", "source": {"uri": "s3://bucket/e"}}),
         {

@@ -8,6 +8,7 @@ flag, so a flag is refused when its name, so normalised, is a prefix of an owned
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
@@ -49,7 +50,8 @@ OWNED_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--hf-token",), "use spec.model.source.huggingFace.tokenSecretRef"),
     (("--tensor-parallel-size", "-tp"), "use spec.engine.parallelism.tensor"),
     (("--shutdown-timeout",), "use spec.engine.drainTimeout"),
-    (("--scheduling-policy", "--scheduler-cls"), "use spec.schedulingMode"),
+    (("--scheduling-policy",), "use spec.schedulingMode"),
+    (("--scheduler-cls", "--additional-config"), "use spec.engine.plugin"),
     (
         ("--api-key",),
         "use spec.apiKeys of a Tenant; the engine is reached through the sidecar alone",
@@ -174,6 +176,13 @@ class Parallelism(ApiModel):
     )
 
 
+class Plugin(StrEnum):
+    """Whether the engines run Tidegate's scheduler plug-in."""
+
+    ENABLED = "Enabled"
+    DISABLED = "Disabled"
+
+
 class EngineSpec(ApiModel):
     """The container that runs vLLM, and where. A change of any field replaces the pods, one by
     one."""
@@ -256,6 +265,13 @@ class EngineSpec(ApiModel):
         "ServiceAccount of the pods, in the pool's namespace, as clouds want it for reading "
         "buckets. It must exist; no token of it is mounted unless podTemplate says so.",
         unset="one that the operator makes, of the pool's name and without rights",
+    )
+    plugin: Plugin | None = described(
+        "Enabled: vLLM's own scheduler is steered in every step, by a plug-in that an init "
+        "container brings: kvPools, prefill, the tiers' preemption and their order hold inside the "
+        "engine. It needs vLLM 0.32; another version does not start and says so. Disabled: the "
+        "sidecar alone decides, before requests reach the engine.",
+        unset="Disabled",
     )
     pod_template: PodTemplate | None = described(
         "What else pods shall say, merged over what the operator renders.", unset="nothing"

@@ -125,6 +125,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                 "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "WARNING"}],
                 "startupTimeout": "20m",
                 "drainTimeout": "90s",
+                "plugin": "Enabled",
                 "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
                 "tolerations": [
                     {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -168,7 +169,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                 {"name": "paid", "tiers": ["t0"], "percent": 70, "lendablePercent": 50},
                 {"name": "free", "tiers": ["t3"], "percent": 10, "borrowLimitPercent": 20},
             ],
-            "prefill": {"budgetPercent": 30, "chunkTokens": 2048},
+            "prefill": {"budgetPercent": 30, "chunkTokens": 2048, "longPromptTokens": 8192},
             "betweenTiers": "Weighted",
             "schedulingMode": "Tidegate",
         },

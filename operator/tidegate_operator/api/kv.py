@@ -93,6 +93,14 @@ class Prefill(ApiModel):
         le=MAX_TOKENS,
     )
 
+    long_prompt_tokens: int | None = described(
+        "Prompts with more tokens left to compute get at most half of the budget while shorter "
+        "ones of their tier wait. Needs engine.plugin: Enabled.",
+        unset="the budget",
+        ge=1,
+        le=MAX_TOKENS,
+    )
+
     @model_validator(mode="after")
     def _one_budget(self) -> Self:
         if self.budget_percent is not None and self.tokens_per_step is not None:

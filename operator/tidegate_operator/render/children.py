@@ -42,8 +42,10 @@ from tidegate_operator.render.engine import (
     claim_retention,
     engine_container,
     model_volumes,
+    restricted,
 )
 from tidegate_operator.render.owner import child_metadata
+from tidegate_operator.render.plugin import has_plugin, plugin_container, plugin_volume
 from tidegate_operator.render.pod_scheduling import scheduling_fields
 from tidegate_operator.render.pod_template import apply_template
 from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
@@ -213,7 +215,10 @@ def _stateful_set(
 def _pod_spec(pool: ServingPool, selector: dict[str, str], sidecar_image: str) -> Json:
     engine = pool.spec.engine
     drain_seconds = math.ceil(engine.drain_timeout_seconds)
+    plugin = has_plugin(pool)
+    code = {"initContainers": [plugin_container(sidecar_image, restricted())]} if plugin else {}
     return {
+        **code,
         "serviceAccountName": engine.service_account_name or pool.metadata.name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -230,6 +235,7 @@ def _pod_spec(pool: ServingPool, selector: dict[str, str], sidecar_image: str) -
             {"name": "socket", "emptyDir": {"medium": "Memory"}},
             {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
             {"name": "engine-tmp", "emptyDir": {}},
+            *([plugin_volume()] if plugin else []),
             *model_volumes(pool.spec.model),
             *sidecar_volumes(pool.metadata.name),
         ],

@@ -12,10 +12,17 @@ from tidegate_operator.api.model import AccessMode, ModelSpec, Retention
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_args import complete
 from tidegate_operator.names import ADMIN_PORT
+from tidegate_operator.render.plugin import (
+    ON_PYTHON_PATH,
+    SHARED_DIRECTORY,
+    has_plugin,
+    plugin_arguments,
+    plugin_mount,
+)
 
 Json = dict[str, Any]
 
-SOCKET_DIRECTORY = "/run/tidegate"
+SOCKET_DIRECTORY = SHARED_DIRECTORY
 SOCKET_PATH = f"{SOCKET_DIRECTORY}/engine.sock"
 """vLLM refuses paths of 100 bytes and more."""
 MODEL_DIRECTORY = "/model"
@@ -27,7 +34,7 @@ ENGINE_SHUTDOWN_SECONDS = 20
 """What vLLM gives its last requests after SIGTERM, when the drain has run out of time; below the
 margin that the pod's grace period has beyond the drain."""
 
-_COMMAND = ["sh", "-c", 'rm -f "$0" && exec vllm serve "$@"', SOCKET_PATH]
+_REMOVE, _SERVE = 'rm -f "$0"', 'exec vllm serve "$@"'
 """vLLM leaves its socket behind and refuses to start where one lies; the pod's volume outlives a
 container that crashed."""
 
@@ -36,14 +43,15 @@ _PROBE_SECONDS = 5
 
 def engine_container(pool: ServingPool) -> Json:
     """The container, by the pool's model and engine."""
-    spec = pool.spec.engine
+    spec, plugin = pool.spec.engine, has_plugin(pool)
+    steps = [_REMOVE, ON_PYTHON_PATH, _SERVE] if plugin else [_REMOVE, _SERVE]
     container: Json = {
         "name": "engine",
         "image": spec.image,
-        "command": _COMMAND,
+        "command": ["sh", "-c", " && ".join(steps), SOCKET_PATH],
         "args": _arguments(pool),
         "env": _environment(pool.spec.model, spec),
-        "volumeMounts": _mounts(pool.spec.model),
+        "volumeMounts": _mounts(pool.spec.model) + ([plugin_mount()] if plugin else []),
         "lifecycle": {"preStop": {"httpGet": _admin("/drained")}},
         "startupProbe": {
             "httpGet": _admin("/engine/startupz"),
@@ -150,6 +158,8 @@ def _arguments(pool: ServingPool) -> list[str]:
     ]
     if (prefill := pool.spec.prefill) and prefill.chunk_tokens:
         arguments.append(f"--long-prefill-token-threshold={prefill.chunk_tokens}")
+    if has_plugin(pool):
+        arguments += plugin_arguments(pool)
     arguments += complete(engine.args or (), model.task)
     return [_literal(argument) for argument in arguments]
 

@@ -13,6 +13,7 @@ from tidegate_operator.render.engine import (
     resource_requirements,
     restricted,
 )
+from tidegate_operator.render.plugin import SHARED_DIRECTORY, has_plugin
 from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
 from tidegate_operator.shards import KEYS_FILE, POLICY_FILE
 
@@ -42,6 +43,7 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             f"--admin-token-file={ADMIN_DIRECTORY}/{ADMIN_TOKEN_FILE}",
             f"--drain-seconds={drain_seconds}",
             f"--grace-seconds={drain_seconds}",
+            *([f"--engine-plugin={SHARED_DIRECTORY}"] if has_plugin(pool) else []),
         ],
         "env": [
             {

@@ -1,7 +1,7 @@
 """The two flags that scheduler and engine must agree on."""
 
 import pytest
-from tidegate_operator.engine_args import complete, engine_limits
+from tidegate_operator.engine_args import async_scheduling, complete, engine_limits
 
 from tidegate.scheduling.contracts import EngineLimits, Task
 
@@ -32,3 +32,26 @@ def test_the_scheduler_knows_what_the_engine_is_given(
 def test_an_embedding_engine_chooses_for_itself() -> None:
     assert complete(["--x"], Task.EMBED) == ["--x"]
     assert engine_limits([], Task.EMBED) == EngineLimits()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param([], (True, False), id="vllms-default-on-gpus"),
+        pytest.param(["--no_async_scheduling"], (False, True), id="switched-off"),
+        pytest.param(["--no-async-scheduling", "--async-scheduling"], (True, True), id="last-wins"),
+        pytest.param(
+            ['--speculative-config={"method":"ngram"}'], (False, False), id="drafts-from-the-prompt"
+        ),
+        pytest.param(
+            ["--speculative-config", '{"method":"eagle3"}'], (True, False), id="drafts-of-a-head"
+        ),
+        pytest.param(["-sc", '{"method":"suffix"}'], (False, False), id="short-flag"),
+        pytest.param(["--speculative-config.method=medusa"], (False, False), id="dotted"),
+        pytest.param(["--speculative-config=["], (True, False), id="vllm-will-refuse-it"),
+    ],
+)
+def test_the_plug_ins_class_follows_how_vllm_schedules(
+    arguments: list[str], expected: tuple[bool, bool]
+) -> None:
+    assert async_scheduling(arguments) == expected

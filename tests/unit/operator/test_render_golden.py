@@ -54,6 +54,10 @@ POOLS = {
         engine={"image": "vllm/vllm-openai:v0.32.0", "parallelism": {"tensor": 4}},
     ),
     "image": pool(model={"name": "m", "source": {"image": {"reference": "registry/model:1"}}}),
+    "plugin": pool(
+        engine={"image": "vllm/vllm-openai:v0.32.0", "plugin": "Enabled"},
+        prefill={"longPromptTokens": 4096},
+    ),
     "embeddings": pool(model={"name": "m", "task": "Embed", "source": {"uri": "s3://bucket/m"}}),
     "placed": pool(
         model={
