@@ -32,6 +32,7 @@ from tidegate.scheduling.contracts import (
     Stop,
     Task,
     TenantPolicy,
+    as_of,
 )
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import ServingPool
@@ -54,6 +55,8 @@ class CompiledPool:
     findings: tuple[Finding, ...]
     documents: tuple[tuple[str, str], ...] = ()
     """Policy and keys cut into shards."""
+    lost: tuple[str, ...] = ()
+    """Fields of the policy that are set and that the pool's sidecars cannot read yet."""
 
     @property
     def tier_names(self) -> tuple[str, ...]:
@@ -72,11 +75,13 @@ def compile_pool(
     may_share: bool,
     now_seconds: float,
     seen_generation: int = 0,
+    version: int = POLICY_VERSION,
 ) -> CompiledPool:
     """Compile one pool; ``may_share`` lets it serve Tenants of other namespaces.
 
     ``seen_generation`` is the highest that any of its sidecars reported: above the one in the
-    Secrets it means that those were lost, and the next one must be above it.
+    Secrets it means that those were lost, and the next one must be above it. ``version`` is that
+    of the policy that all of its sidecars read.
     """
     tiers, faults = combine_tiers(pool, judgement, previous)
     served = [
@@ -122,13 +127,14 @@ def compile_pool(
             )
         ),
     )
+    policy, lost = as_of(policy, version)
     generation = _generation(policy, keys, previous, seen_generation, now_seconds)
     try:
-        return _compiled(policy, keys, generation, faults)
+        return replace(_compiled(policy, keys, generation, faults), lost=lost)
     except TooManyTenants as error:
         text = f"{error}; spread them over more pools"
         faults.append(Fault(ConditionType.ACCEPTED, Reason.INVALID, text))
-        return withdraw(previous, judgement, faults, seen_generation, now_seconds)
+        return withdraw(previous, judgement, faults, seen_generation, now_seconds, version)
 
 
 def withdraw(
@@ -137,6 +143,7 @@ def withdraw(
     faults: Sequence[Fault],
     seen_generation: int,
     now_seconds: float,
+    version: int,
 ) -> CompiledPool:
     """What the pool served last less what was taken away, where its present spec cannot be used."""
     policy, keys = previous.policy, previous.keys
@@ -154,7 +161,8 @@ def withdraw(
         for digest, name in keys.keys.items()
         if rows.get(name) and digest in judgement.tenants[name].digests
     }
-    policy = replace(policy, tenants=tuple(row for row in rows.values() if row))
+    policy = replace(policy, version=version, tenants=tuple(row for row in rows.values() if row))
+    policy, _ = as_of(policy, version)
     keys = replace(keys, keys=granted)
     generation = _generation(policy, keys, previous, seen_generation, now_seconds)
     return _compiled(policy, keys, generation, faults)

@@ -252,7 +252,8 @@ class Controller:
     async def _reconcile(self, key: Key) -> None:
         runtime = self._pools.get(key)
         seen = runtime.seen_generation if runtime else 0
-        state = await self._reconciler.reconcile(key, seen)
+        reads = runtime.link.reads_policy if runtime else None
+        state = await self._reconciler.reconcile(key, seen, reads)
         if state is None:
             self._drop(key)
             return
@@ -300,6 +301,7 @@ class Controller:
                 window_seconds=self._settings.figures_window_seconds,
                 changed=changed,
                 outdated=outdated,
+                other_version=lambda: self._queue.put(key, now=True),
             )
         )
         return runtime

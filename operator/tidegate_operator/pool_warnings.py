@@ -52,6 +52,12 @@ def _upgrade(pool: ServingPool, state: PoolState, operator_image: str) -> list[F
             "spec.engine, spec.model or spec.sidecar takes what is newer, and so does kubectl "
             f"annotate statefulset {name} -n {namespace} {POD_TEMPLATE_ANNOTATION}-"
         )
+    if lost := state.compiled.lost if state.compiled else ():
+        texts.append(
+            "The pool's sidecars are of an earlier version, which does not know what the pool or "
+            f"its tiers and tenants set: {', '.join(lost)} of the policy; it takes effect once all "
+            "pods have a newer sidecar"
+        )
     kind, reason = ConditionType.UPGRADE_AVAILABLE, Reason.UPGRADE_AVAILABLE
     return [_warning(kind, reason, joined(texts))] if texts else []
 

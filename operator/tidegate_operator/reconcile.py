@@ -21,7 +21,7 @@ import secrets as tokens
 import time
 from dataclasses import dataclass, field, replace
 
-from tidegate.scheduling.contracts import Bundle, dumps
+from tidegate.scheduling.contracts import POLICY_VERSION, Bundle, Policy, dumps
 from tidegate_operator import names
 from tidegate_operator.api.common import parse
 from tidegate_operator.api.conditions import ConditionType, Reason
@@ -55,7 +55,7 @@ from tidegate_operator.rollout_plan import (
     running_sidecar_image,
 )
 from tidegate_operator.settings import Settings
-from tidegate_operator.shards import read
+from tidegate_operator.shards import Previous, read
 from tidegate_operator.sidecars import Delivery
 from tidegate_operator.world import Key, World
 
@@ -109,8 +109,14 @@ class Reconciler:
         self._settings = settings
         self._metrics = metrics
 
-    async def reconcile(self, key: Key, seen_generation: int = 0) -> PoolState | None:
-        """Bring the pool to its spec; None where there is no such pool (any more)."""
+    async def reconcile(
+        self, key: Key, seen_generation: int = 0, reads_policy: int | None = None
+    ) -> PoolState | None:
+        """Bring the pool to its spec; None where there is no such pool (any more).
+
+        ``reads_policy`` is the version of the policy that all of its sidecars read; unset: it is
+        not known, so it stays what it was.
+        """
         await self._world.refresh()
         obj = self._world.objects(SERVING_POOL).get(key)
         if obj is None or obj["metadata"].get("deletionTimestamp"):
@@ -119,18 +125,21 @@ class Reconciler:
         pool = parse(ServingPool, obj)
         if not isinstance(pool, ServingPool):
             fault = Fault(ConditionType.ACCEPTED, Reason.INVALID, joined(map(str, pool)))
-            return await self._withdraw(key, obj, fault, seen_generation)
+            return await self._withdraw(key, obj, fault, seen_generation, reads_policy)
         digest = cold_digest(obj["spec"])
-        return await self._apply(key, generation, pool, digest, seen_generation)
+        return await self._apply(key, generation, pool, digest, seen_generation, reads_policy)
 
-    async def _withdraw(self, key: Key, obj: Json, fault: Fault, seen_generation: int) -> PoolState:
+    async def _withdraw(
+        self, key: Key, obj: Json, fault: Fault, seen_generation: int, reads_policy: int | None
+    ) -> PoolState:
         """A pool that cannot be read goes on as it was, without what was revoked."""
         pool = parse(PoolIdentity, obj)
         assert isinstance(pool, PoolIdentity)
         run = _Run(pool)
         shards = await self._shards(pool)
         previous, judgement = read(shards.values()), self._world.judgement
-        compiled = withdraw(previous, judgement, [fault], seen_generation, time.time())
+        version = _version(reads_policy, previous)
+        compiled = withdraw(previous, judgement, [fault], seen_generation, time.time(), version)
         delivery = None
         if compiled.policy is not None:
             token = await self._admin_token(run)
@@ -152,18 +161,26 @@ class Reconciler:
         return {s["metadata"]["name"]: s for s in own if _is_policy(s, pool)}
 
     async def _apply(
-        self, key: Key, generation: int, pool: ServingPool, digest: str, seen_generation: int
+        self,
+        key: Key,
+        generation: int,
+        pool: ServingPool,
+        digest: str,
+        seen_generation: int,
+        reads_policy: int | None,
     ) -> PoolState:
         namespace, name = key
         run = _Run(pool)
         shards = await self._shards(pool)
+        previous = read(shards.values())
         compiled = compile_pool(
             pool,
             self._world.judgement,
-            read(shards.values()),
+            previous,
             may_share=self._settings.may_share(namespace),
             now_seconds=time.time(),
             seen_generation=seen_generation,
+            version=_version(reads_policy, previous),
         )
         stateful_set = await self._kube.get(STATEFUL_SET, name, namespace)
         image = self._sidecar_image(pool, stateful_set)
@@ -291,6 +308,11 @@ class Reconciler:
         if token is None:
             return None
         return Delivery(policy.generation, dumps(Bundle(policy, keys)).encode(), token)
+
+
+def _version(reads_policy: int | None, previous: Previous) -> int:
+    """Of the policy to write: the highest that both its writer and its readers know."""
+    return min(POLICY_VERSION, reads_policy or previous.version)
 
 
 def _is_policy(secret: Json, pool: PoolIdentity) -> bool:

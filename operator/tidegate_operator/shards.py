@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.scheduling.contracts import (
+    POLICY_VERSION,
     ContractError,
     KeySet,
     Policy,
@@ -52,6 +53,8 @@ class Previous:
     tiers: Mapping[str, TierPolicy] = field(default_factory=dict)
     rows: Mapping[str, TenantPolicy] = field(default_factory=dict)
     """Last good row by tenant."""
+    version: int = POLICY_VERSION
+    """Of the newest policy in any shard."""
 
 
 def cut(policy: Policy, keys: KeySet) -> list[tuple[str, str]]:
@@ -118,15 +121,16 @@ def read(secrets: Iterable[Json]) -> Previous:
     for policy in policies:
         tiers = {tier.name: tier for tier in policy.tiers} or tiers
     rows = {row.name: row for policy in policies for row in policy.tenants}
+    version = policies[-1].version if policies else POLICY_VERSION
     try:
         whole = merge_shards(policies)
     except ContractError:
-        return Previous(generation, None, None, tiers, rows)
+        return Previous(generation, None, None, tiers, rows, version)
     keys = {digest: name for part in key_sets for digest, name in part.keys.items()}
     if len(key_sets) != len(policies) or {part.generation for part in key_sets} != {generation}:
-        return Previous(generation, None, None, tiers, rows)
+        return Previous(generation, None, None, tiers, rows, version)
     key_set = KeySet(key_sets[0].version, generation, keys)
-    return Previous(generation, whole, key_set, tiers, rows)
+    return Previous(generation, whole, key_set, tiers, rows, version)
 
 
 def _decoded(data: Mapping[str, str], name: str) -> bytes:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections import deque
@@ -55,6 +56,8 @@ class Sidecar:
     pod: PodState
     generation: int | None = None
     """Unset: not known."""
+    reads_policy: int | None = None
+    """The highest version of the policy that it reads; unset: not known."""
     refusal: str | None = None
     """Why it does not take the newest policy, in its own words."""
     failures: int = 0
@@ -85,9 +88,11 @@ class SidecarLink:
         window_seconds: float,
         changed: Callable[[], None],
         outdated: Callable[[int], None],
+        other_version: Callable[[], None],
     ) -> None:
         """``changed`` is called when there is something new to write into a status; ``outdated``
-        when a sidecar runs a higher generation than was delivered."""
+        when a sidecar runs a higher generation than was delivered; ``other_version`` when all of
+        them read another version of the policy than before."""
         self.pool = pool
         self.sidecars: dict[str, Sidecar] = {}
         self.delivery: Delivery | None = None
@@ -99,6 +104,8 @@ class SidecarLink:
         self._window_seconds = window_seconds
         self._changed = changed
         self._outdated = outdated
+        self._other_version = other_version
+        self._told_version: int | None = None
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
         self._slots_of_failing = asyncio.Semaphore(CONCURRENT_REQUESTS)
@@ -120,6 +127,7 @@ class SidecarLink:
                 # Its process may be another one, which began by files that may be old.
                 sidecar.generation = None
             sidecar.pod = pod
+        self._tell_version()
         now = {uid: (s.pod.ip, s.pod.ready) for uid, s in self.sidecars.items()}
         if delivery != self.delivery or now != before:
             for sidecar in self.sidecars.values():
@@ -134,6 +142,12 @@ class SidecarLink:
             return []
         wanted = self.delivery.generation
         return [s for s in self.sidecars.values() if s.pod.ready and s.generation != wanted]
+
+    @property
+    def reads_policy(self) -> int | None:
+        """The version of the policy that all sidecars which were heard of read; None: none was."""
+        known = (s.reads_policy for s in self.sidecars.values())
+        return min((version for version in known if version is not None), default=None)
 
     def readings(self) -> list[list[Reading]]:
         """Of each sidecar that was heard of within the window, oldest first."""
@@ -253,12 +267,23 @@ class SidecarLink:
             body = await response.read()
             if response.status == 503:
                 sidecar.generation = None
+                sidecar.reads_policy = _version_in(body)
+                self._tell_version()
                 self._wake.set()
                 return
             if response.status != 200:
                 raise _Refused(f"GET /status: {response.status}")
         status = loads(SidecarStatus, body, "status")
+        sidecar.reads_policy = status.reads_policy
+        self._tell_version()
         self._note(sidecar, status, delivery)
+
+    def _tell_version(self) -> None:
+        """As long as nobody was heard of, the version stays what it was."""
+        version = self.reads_policy
+        if version is not None and version != self._told_version:
+            self._told_version = version
+            self._other_version()
 
     def _note(self, sidecar: Sidecar, status: SidecarStatus, delivery: Delivery) -> None:
         now = time.monotonic()
@@ -281,6 +306,16 @@ class SidecarLink:
 
 class _Refused(Exception):
     """An answer that is not what was asked for."""
+
+
+def _version_in(body: bytes) -> int:
+    """What a sidecar without a policy says that it reads; one that says nothing reads 1."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        return 1
+    version = said.get("reads_policy") if isinstance(said, dict) else None
+    return version if isinstance(version, int) and version > 0 else 1
 
 
 def _address(sidecar: Sidecar) -> str:

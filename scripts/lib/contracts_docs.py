@@ -135,7 +135,7 @@ def _section(cls: type) -> str:
     lines = [f"### {cls.__name__}", "", text, ""]
     lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(cls):
-        meaning = field.metadata.get("description", "") + _bounds(field)
+        meaning = field.metadata.get("description", "") + _bounds(field) + _since(field)
         row = (f"`{field.name}`", _type(hints[field.name]), _default(field), meaning)
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n\n"
@@ -173,6 +173,11 @@ def _bounds(field: dataclasses.Field[Any]) -> str:
         side = f"at least {low}" if high is None else f"at most {high}"
         return f" ({what}{side})"
     return f" ({what}{low})" if low == high else f" ({what}{low} to {high})"
+
+
+def _since(field: dataclasses.Field[Any]) -> str:
+    version = field.metadata.get("since", 1)
+    return f" Since version {version}; left out where it is the default." if version > 1 else ""
 
 
 def _errors() -> str:

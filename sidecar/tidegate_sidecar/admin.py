@@ -18,7 +18,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from tidegate.scheduling.contracts import Bundle, ContractError, dumps, loads
+from tidegate.scheduling.contracts import POLICY_VERSION, Bundle, ContractError, dumps, loads
 from tidegate_sidecar.auth import token_matches
 from tidegate_sidecar.engine_watch import EngineWatch
 from tidegate_sidecar.exposition import exposition
@@ -88,7 +88,8 @@ class Admin:
         status = status_of(self._runtime)
         if status is None:
             error = self._runtime.policy_error or "no policy is in force yet"
-            return web.json_response({"error": error}, status=503)
+            answer = {"error": error, "reads_policy": POLICY_VERSION}
+            return web.json_response(answer, status=503)
         return web.Response(text=dumps(status), content_type="application/json")
 
     async def _put_policy(self, request: web.Request) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate.scheduling.contracts import (
+    POLICY_VERSION,
     STATUS_VERSION,
     EngineStatus,
     GateStatus,
@@ -39,6 +40,7 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
         gate=GateStatus(window=dispatcher.gate.window, not_started=dispatcher.gate.not_started),
         tiers=_tiers(runtime),
         tenants=_tenants(runtime),
+        reads_policy=POLICY_VERSION,
     )
 
 

@@ -27,6 +27,7 @@ from tidegate_operator.settings import Settings
 
 from tidegate.local_cluster.control_plane import ControlPlane
 from tidegate.scheduling.contracts import (
+    POLICY_VERSION,
     Bundle,
     Histogram,
     SidecarStatus,
@@ -73,6 +74,7 @@ class FakeSidecar:
         """Of every policy that was taken, in order."""
         self.tokens: set[str] = set()
         self.refuse = False
+        self.reads_policy = POLICY_VERSION
         self.started_at = time.time() - 3600
         self.tiers: tuple[TierStatus, ...] = ()
         self.tenants: tuple[TenantStatus, ...] = ()
@@ -100,6 +102,8 @@ class FakeSidecar:
         bundle = loads(Bundle, await request.read())
         if self.refuse:
             return web.json_response({"error": "tiers: told to refuse"}, status=422)
+        if bundle.policy.version > self.reads_policy:
+            return web.json_response({"error": "policy.version: not known"}, status=422)
         if bundle.policy.generation < self.generation:
             return web.json_response({"error": "stale"}, status=409)
         self.bundle = bundle
@@ -108,7 +112,8 @@ class FakeSidecar:
 
     async def _status(self, request: web.Request) -> web.Response:
         if self.bundle is None:
-            return web.json_response({"error": "no policy is in force yet"}, status=503)
+            answer = {"error": "no policy is in force yet", "reads_policy": self.reads_policy}
+            return web.json_response(answer, status=503)
         policy = self.bundle.policy
         silent = tuple(
             TierStatus(t.name, queue_seconds=Histogram(), ttft_seconds=Histogram())
@@ -122,6 +127,7 @@ class FakeSidecar:
             policy.generation,
             tiers=self.tiers + silent,
             tenants=self.tenants,
+            reads_policy=self.reads_policy,
         )
         return web.Response(text=dumps(status), content_type="application/json")
 
@@ -135,6 +141,8 @@ class Pods:
         self.sidecars: dict[str, FakeSidecar] = {}
         """By the pod's uid."""
         self.ready = True
+        self.reads_policy = POLICY_VERSION
+        """Of sidecars to come."""
 
     async def run(self) -> None:
         while True:
@@ -150,6 +158,7 @@ class Pods:
             if uid not in self.sidecars:
                 number = next(_addresses)
                 sidecar = FakeSidecar(f"127.78.{number // 250}.{number % 250 + 1}")
+                sidecar.reads_policy = self.reads_policy
                 await sidecar.start()
                 self.sidecars[uid] = sidecar
             if self.ready and not _is_ready(pod):

@@ -287,7 +287,7 @@ def test_only_equal_contracts_are_equal_bytes() -> None:
         pytest.param(lambda d: d.pop("pool"), "Policy.pool: required", id="missing"),
         pytest.param(lambda d: d.update(colour=1), "unknown field 'colour'", id="unknown"),
         pytest.param(
-            lambda d: d.update(version=2), "Policy.version: must be at most 1", id="newer"
+            lambda d: d.update(version=3), "Policy.version: must be at most 2", id="newer"
         ),
         pytest.param(lambda d: d.update(version=0), "must be at least 1", id="older"),
         pytest.param(

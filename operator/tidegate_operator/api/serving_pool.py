@@ -133,11 +133,11 @@ class ServingPoolSpec(ApiModel):
             field_path=".prefill",
         ),
         rule(
-        rule(
             f"!has(self.engine.plugin) || self.engine.plugin != 'Enabled' || {_GENERATES}",
             "engine.plugin is for models that generate; requests to embed are left to vLLM",
             field_path=".engine.plugin",
         ),
+        rule(
             "!has(self.kvPools) || !has(self.tiers) || self.kvPools.all(part, "
             "part.tiers.all(name, self.tiers.exists(tier, tier.name == name)))",
             "kvPools names a tier that is not in tiers, so that it is not served here",

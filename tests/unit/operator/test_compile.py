@@ -18,6 +18,7 @@ from tidegate_operator.judge import Judgement, judge
 from tidegate_operator.shards import Previous
 
 from tidegate.scheduling.contracts import (
+    POLICY_VERSION,
     BetweenTiers,
     Endpoint,
     KvPool,
@@ -52,11 +53,17 @@ def compiled(
     previous: Previous | None = None,
     *,
     may_share: bool = False,
+    version: int = POLICY_VERSION,
 ) -> CompiledPool:
     read = api.parse(api.ServingPool, obj or pool())
     assert isinstance(read, api.ServingPool), read
     return compile_pool(
-        read, judgement, previous or Previous(), may_share=may_share, now_seconds=1000.5
+        read,
+        judgement,
+        previous or Previous(),
+        may_share=may_share,
+        now_seconds=1000.5,
+        version=version,
     )
 
 
@@ -597,3 +604,23 @@ def test_compiling_is_deterministic_and_idempotent(
         assert (again.policy, again.keys) == (done.policy, done.keys)
         assert set(keys(done).values()) <= set(rows(done))
         assert sum(t.reserved_percent for t in done.policy.tiers) <= 100
+
+
+def test_sidecars_of_the_version_before_get_what_they_know_and_the_rest_is_named() -> None:
+    limits = [
+        {"name": "new", "requests": 5, "per": "Day", "endpoints": ["Responses"]},
+        {"name": "old", "requests": 5, "per": "Day", "endpoints": ["Chat", "Responses"]},
+    ]
+    judgement = judged([tier("t0", rateLimits=limits)], [tenant("a")])
+    newest = compiled(judgement)
+    before = compiled(judgement, previous=as_previous(newest), version=1)
+    assert newest.policy is not None
+    assert before.policy is not None
+    assert (newest.policy.version, before.policy.version) == (POLICY_VERSION, 1)
+    assert [limit.name for limit in before.policy.tiers[0].rate_limits] == ["old"]
+    assert before.policy.generation == newest.policy.generation + 1
+    again = compiled(judgement, previous=as_previous(before), version=1)
+    assert again.policy == before.policy
+    taken = compiled(judgement, previous=as_previous(before), version=POLICY_VERSION)
+    assert taken.policy is not None
+    assert taken.policy.tiers == newest.policy.tiers

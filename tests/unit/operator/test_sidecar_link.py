@@ -39,6 +39,13 @@ class Sidecars:
         self.generation: dict[str, int] = {}
         self.puts: list[str] = []
         self.waiting = 0
+        self.reads_policy: dict[str, int] = {}
+        """By address; others have no policy yet and say nothing of versions."""
+        self.told = 0
+        """How often the link said that its sidecars read another version."""
+
+    def tell_version(self) -> None:
+        self.told += 1
 
     async def _reach(self, url: str) -> str:
         address = url.split("/")[2].split(":")[0]
@@ -65,7 +72,17 @@ class Sidecars:
     @contextlib.asynccontextmanager
     async def get(self, url: str, headers: Any) -> AsyncIterator[Answer]:
         address = await self._reach(url)
-        status = SidecarStatus(1, "acme/chat", 1.0, self.generation.get(address, 0))
+        if self.mode.get(address) == "reads nothing":
+            known = self.reads_policy.get(address)
+            yield Answer(503, "{}" if known is None else f'{{"reads_policy": {known}}}')
+            return
+        status = SidecarStatus(
+            1,
+            "acme/chat",
+            1.0,
+            self.generation.get(address, 0),
+            reads_policy=self.reads_policy.get(address, 1),
+        )
         yield Answer(200, dumps(status))
 
 
@@ -96,6 +113,7 @@ async def running(
         window_seconds=60.0,
         changed=changed,
         outdated=lambda generation: None,
+        other_version=session.tell_version,
     )
     task = asyncio.create_task(link.run())
     try:
@@ -210,3 +228,23 @@ async def test_a_sidecar_that_started_anew_is_told_at_once() -> None:
         link.update([pod("10.0.0.1", ready=False)], delivery(2))
         link.update([pod("10.0.0.1")], delivery(2))
         await becomes(lambda: session.generation["10.0.0.1"] == 2, "the newest again")
+
+
+@pytest.mark.parametrize("mode", ["well", "reads nothing"])
+async def test_the_version_is_what_all_sidecars_read(mode: str) -> None:
+    """Told also by one that could read no policy yet; one that says nothing reads the first."""
+    session = Sidecars()
+    session.mode = {"10.0.0.1": mode, "10.0.0.2": mode}
+    session.reads_policy = {"10.0.0.1": 2, "10.0.0.2": 2}
+    async with running(session, scrape_seconds=0.01) as link:
+        assert link.reads_policy is None
+        link.update([pod("10.0.0.1"), pod("10.0.0.2")], delivery(1))
+        await becomes(lambda: link.reads_policy == 2, "both are heard of")
+        assert session.told == 1
+        session.mode["10.0.0.3"] = "reads nothing"
+        link.update([pod("10.0.0.1"), pod("10.0.0.3", ready=False)], delivery(1))
+        await becomes(lambda: link.reads_policy == 1, "an older one comes")
+        assert session.told == 2
+        link.update([pod("10.0.0.1")], delivery(1))
+        await becomes(lambda: session.told == 3, "the older one goes")
+        assert link.reads_policy == 2

@@ -99,6 +99,7 @@ from tidegate.scheduling.contracts.usage_record import (
     RecordKind,
     UsageRecord,
 )
+from tidegate.scheduling.contracts.versions import as_of
 
 __all__ = [
     "EXPLANATION_VERSION",
@@ -179,6 +180,7 @@ __all__ = [
     "Trace",
     "TraceFormat",
     "UsageRecord",
+    "as_of",
     "decode",
     "dumps",
     "encode",

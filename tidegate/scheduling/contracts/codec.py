@@ -7,6 +7,10 @@ unknown field, a wrong type (booleans are not integers, non-finite numbers are n
 integer beyond what a double holds, a string that is no Unicode text, a value outside
 ``low``/``high``, a string outside an enum, a version other than the one this code reads.
 
+A field that came with a later version of its contract (``since``) is written only where it differs
+from its default: who reads the version before can read all but what it never knew (see
+:mod:`tidegate.scheduling.contracts.versions`).
+
 Invariant: ``decode(cls, encode(value)) == value`` for every value of a contract.
 """
 
@@ -40,12 +44,14 @@ def described(
     low: float | None = None,
     high: float | None = None,
     secret: bool = False,
+    since: int = 1,
 ) -> Any:
     """A dataclass field with its description (for ``docs/contracts.md``) and its bounds.
 
     A ``secret`` is left out of the dataclass's ``repr``, so that no traceback or log shows it.
+    ``since`` is the version of the contract that the field came with; above 1 it has a default.
     """
-    metadata = {"description": text, "low": low, "high": high}
+    metadata = {"description": text, "low": low, "high": high, "since": since}
     if default_factory is not dataclasses.MISSING:
         return dataclasses.field(
             default_factory=default_factory, metadata=metadata, repr=not secret
@@ -58,7 +64,11 @@ def described(
 def encode(value: Any) -> Any:
     """The JSON value (dicts, lists, strings, numbers) of a contract."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        told = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        for name, default in newer_fields(type(value)).items():
+            if told[name] == default:
+                del told[name]
+        return {name: encode(inner) for name, inner in told.items()}
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, tuple | list):
@@ -85,6 +95,16 @@ def loads(cls: type[T], text: str | bytes, name: str = "") -> T:
 def decode(cls: type[T], data: Any, path: str = "") -> T:
     """Decode a JSON value into ``cls``; :class:`ContractError` says what is wrong and where."""
     return typing.cast(T, _decode(cls, data, path or cls.__name__))
+
+
+@cache
+def newer_fields(cls: type, version: int = 1) -> Mapping[str, Any]:
+    """Fields of a dataclass that came after that version of its contract, and their defaults."""
+    return {
+        f.name: f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        for f in dataclasses.fields(cls)
+        if f.metadata.get("since", 1) > version
+    }
 
 
 @cache

@@ -27,7 +27,8 @@ from tidegate.scheduling.contracts.limits import (
     unique,
 )
 
-POLICY_VERSION = 1
+POLICY_VERSION = 2
+"""2: what fields `since` it say; a reader of 2 reads 1 too."""
 
 
 class SchedulingMode(StrEnum):
@@ -113,6 +114,7 @@ class TierPolicy:
         default=None,
         low=0,
         high=1_024,
+        since=2,
     )
     def __post_init__(self) -> None:
         unique([limit.name for limit in self.rate_limits], "rate_limits")
@@ -163,6 +165,13 @@ class ModelPolicy:
     max_model_len_tokens: int | None = described(
         "Context length; null: the engine's own, read from its /v1/models.", default=None, low=1
     )
+    media_domains: tuple[str, ...] = described(
+        "Hosts, in lower case, from which the engine may fetch images; empty: none, images come "
+        "as data: URLs.",
+        default=(),
+        high=64,
+        since=2,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +180,6 @@ class EngineLimits:
 
     max_num_seqs: int | None = described(
         "Sequences that the engine runs at once; null: learned from its metrics.",
-    media_domains: tuple[str, ...] = described(
-        "Hosts, in lower case, from which the engine may fetch images; empty: none, images come "
-        "as data: URLs.",
-        default=(),
-        high=64,
-    )
         default=None,
         low=1,
     )
@@ -197,7 +200,9 @@ class Shard:
 class Policy:
     """Everything a sidecar needs to schedule for its pool."""
 
-    version: int = described("Version of this contract.", low=POLICY_VERSION, high=POLICY_VERSION)
+    version: int = described(
+        "Version of this contract.", low=POLICY_VERSION - 1, high=POLICY_VERSION
+    )
     generation: int = described(
         "Rises with every change; a lower one is refused, the same one must be the same content.",
         low=0,

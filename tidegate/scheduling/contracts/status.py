@@ -114,3 +114,9 @@ class SidecarStatus:
     gate: GateStatus | None = described("The gate.", default=None)
     tiers: tuple[TierStatus, ...] = described("Every tier of the policy.", default=())
     tenants: tuple[TenantStatus, ...] = described("Tenants with any request yet.", default=())
+    reads_policy: int = described(
+        "The highest version of policy.json that it reads; absent: 1. Before a policy is in force "
+        "the answer is 503 and has this field too.",
+        default=1,
+        low=1,
+    )
