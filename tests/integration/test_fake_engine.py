@@ -337,10 +337,52 @@ class TestServing:
             assert struct.unpack("<16f", raw) == pytest.approx(vector, rel=1e-6)
         assert no_chat == 404
 
+    async def test_scores_and_reranks(self, start_engine: StartEngine) -> None:
+        engine = await start_engine("--runner", "pooling")
+        documents = ["abcd", "efgh", "ijkl"]
+        async with client_session(engine) as session:
+            for path in ("/score", "/v1/score"):
+                body = {"model": MODEL, "text_1": "query", "text_2": documents}
+                status, scored = await post(session, path, body)
+                assert (status, [row["index"] for row in scored["data"]]) == (200, [0, 1, 2])
+            for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+                body = {"model": MODEL, "query": "query", "documents": documents, "top_n": 2}
+                status, ranked = await post(session, path, body)
+                assert status == 200
+        scores = {row["index"]: row["score"] for row in scored["data"]}
+        best = sorted(scores, key=lambda index: -scores[index])[:2]
+        assert [row["index"] for row in ranked["results"]] == best
+        assert [row["document"]["text"] for row in ranked["results"]] == [
+            documents[index] for index in best
+        ]
+        assert ranked["usage"]["total_tokens"] == scored["usage"]["total_tokens"] > 0
+
+    async def test_tokenize_counts_what_a_prompt_costs(self, start_engine: StartEngine) -> None:
+        engine = await start_engine()
+        async with client_session(engine) as session:
+            _, told = await post(session, "/tokenize", CHAT)
+            _, answer = await post(session, "/v1/chat/completions", {**CHAT, "max_tokens": 1})
+            _, text = await post(session, "/detokenize", {"model": MODEL, "tokens": [1, 2]})
+        assert told["count"] == len(told["tokens"]) == answer["usage"]["prompt_tokens"]
+        assert isinstance(text["prompt"], str)
+
     async def test_the_openai_client(self, start_engine: StartEngine) -> None:
         engine = await start_engine()
         async with openai.AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="unused") as client:
             assert [m.id async for m in client.models.list()] == [MODEL]
+            response = await client.responses.create(model=MODEL, input="hi", max_output_tokens=3)
+            events = [
+                event
+                async for event in await client.responses.create(
+                    model=MODEL, input="hi", max_output_tokens=3, stream=True
+                )
+            ]
+            assert events[-1].type == "response.completed"
+            assert events[-1].response.output_text == response.output_text
+            deltas = [e.delta for e in events if e.type == "response.output_text.delta"]
+            assert "".join(deltas) == response.output_text
+            assert response.usage is not None
+            assert response.usage.output_tokens == len(deltas) == 3
             whole = await client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "hi"}], max_tokens=20
             )

@@ -21,6 +21,7 @@ TEXT = {"model": MODEL, "prompt": "hi"}
 FIXED: dict[str, Any] = {"max_tokens": 3, "ignore_eos": True}
 STREAM: dict[str, Any] = {**FIXED, "stream": True}
 USAGE = {"stream_options": {"include_usage": True}}
+INPUT = {"model": MODEL, "input": "hi", "max_output_tokens": 3, "ignore_eos": True}
 CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
 
@@ -48,6 +49,10 @@ async def said(client: aiohttp.ClientSession, path: str, body: Any) -> tuple[int
         kind = response.headers["Content-Type"].replace(" ", "")
     if not kind.startswith("text/event-stream"):
         return response.status, kind, [shape(json.loads(text))]
+    if text.startswith("event: "):  # typed; how text is cut into deltas depends on the model
+        lines = [event.partition("\ndata: ") for event in text.removesuffix("\n\n").split("\n\n")]
+        by_type = {name: shape(json.loads(data)) for name, _, data in lines}
+        return response.status, kind, list(by_type.items())
     *events, done, end = text.split("\n\n")
     assert (done, end) == ("data: [DONE]", "")
     return response.status, kind, [shape(json.loads(e.removeprefix("data: "))) for e in events]
@@ -61,6 +66,11 @@ async def said(client: aiohttp.ClientSession, path: str, body: Any) -> tuple[int
         pytest.param("/v1/completions", {**TEXT, **FIXED, "n": 2}, id="completion"),
         pytest.param("/v1/completions", {**TEXT, **STREAM, **CONTINUOUS}, id="completion stream"),
         pytest.param("/v1/completions", {**TEXT, "prompt": [[5, 6], [7]], **FIXED}, id="ids"),
+        pytest.param("/v1/responses", INPUT, id="response"),
+        pytest.param("/v1/responses", {**INPUT, "stream": True}, id="response stream"),
+        pytest.param("/tokenize", {**TEXT, "return_token_strs": True}, id="tokenize"),
+        pytest.param("/tokenize", CHAT, id="tokenize chat"),
+        pytest.param("/detokenize", {"model": MODEL, "tokens": [5, 6]}, id="detokenize"),
     ],
 )
 async def test_answers_have_the_same_shape(

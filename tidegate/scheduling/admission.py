@@ -7,6 +7,9 @@ see the same room.
 
 In Shadow nothing is refused, cut or put last; the verdict is noted on the request alone.
 
+A request in parts is judged as one: by its longest part (prompt limit), its first (throttle), and
+all of them together (rate limits).
+
 Invariant: each reservation is settled or released exactly once, when its request ends.
 """
 
@@ -59,6 +62,12 @@ class Admission:
 
     def ended(self, request: Request, tokens: int) -> None:
         """It has used so many tokens in all; 0: the engine did nothing for it."""
+        if (whole := request.whole) is not None:
+            whole.billed_tokens += tokens
+            whole.parts_ended += 1
+            if whole.parts_ended < len(whole.parts):
+                return
+            request, tokens = whole, whole.billed_tokens
         if (reservation := self._reservations.pop(request.id, None)) is not None:
             if tokens:
                 reservation.settle(tokens)
@@ -73,11 +82,12 @@ class Admission:
     def accepted_prompt_tokens(self, request: Request, tenant: TenantState) -> int | None:
         """What the prompt limit leaves of its prompt; None: it rejects it."""
         limit = tenant.tier.policy.prompt_limit if self.enforced else None
-        verdict = judge(limit, request.prompt_tokens, self._pace)
+        verdict = judge(limit, _longest_tokens(request), self._pace)
         if verdict.exceeded is OnExceed.REJECT:
             return None
-        truncated = verdict.exceeded is OnExceed.TRUNCATE
-        return verdict.most_tokens if truncated else request.prompt_tokens
+        if verdict.exceeded is not OnExceed.TRUNCATE:
+            return request.prompt_tokens
+        return sum([min(part.prompt_tokens, verdict.most_tokens) for part in _served(request)])
 
     def demand_tokens(self, request: Request, tenant: TenantState, prompt_tokens: int) -> int:
         """What its limits are asked for: its prompt, and the output that it is likely to have."""
@@ -109,16 +119,20 @@ class Admission:
         self.limiter.forget_unused(Clocks(now, last.utc + now - last.now), in_force)
 
     def _above_prompt_limit(self, request: Request, tenant: TenantState) -> Refusal | None:
-        verdict = judge(tenant.tier.policy.prompt_limit, request.prompt_tokens, self._pace)
+        verdict = judge(tenant.tier.policy.prompt_limit, _longest_tokens(request), self._pace)
         if verdict.exceeded is None:
             return None
         if verdict.exceeded is OnExceed.REJECT:
             return Refusal(Outcome.PROMPT_TOO_LONG)
-        if self.enforced:
-            if verdict.exceeded is OnExceed.TRUNCATE:
-                request.truncate_to_tokens = request.prompt_tokens = verdict.most_tokens
-            else:
-                request.best_effort = True
+        if not self.enforced:
+            return None
+        served = _served(request)
+        for part in served:
+            if verdict.exceeded is not OnExceed.TRUNCATE:
+                part.best_effort = True
+            elif part.prompt_tokens > verdict.most_tokens:
+                part.truncate_to_tokens = part.prompt_tokens = verdict.most_tokens
+        request.prompt_tokens = sum([part.prompt_tokens for part in served])
         return None
 
     def _throttled(self, request: Request, tenant: TenantState, now: float) -> Refusal | None:
@@ -127,9 +141,10 @@ class Admission:
             target = min(target, request.deadline - now)
         if target == inf:
             return None
+        first = _served(request)[0]
         seconds = tenant.throttle.refusal_seconds(
-            self._outlook.forecast_wait(request, tenant, now),
-            self._outlook.first_token_seconds(request, tenant),
+            self._outlook.forecast_wait(first, tenant, now),
+            self._outlook.first_token_seconds(first, tenant),
             target,
         )
         return None if seconds is None else Refusal(Outcome.THROTTLED, seconds)
@@ -147,3 +162,13 @@ class Admission:
             self._reservations[request.id] = verdict
             return None
         return Refusal(verdict.outcome, verdict.retry_after_seconds, verdict.limit)
+
+
+def _served(request: Request) -> tuple[Request, ...]:
+    """What the engine gets of it."""
+    return request.parts or (request,)
+
+
+def _longest_tokens(request: Request) -> int:
+    """What the prompt limit is about: a prompt, or the longest part of many."""
+    return max([part.prompt_tokens for part in _served(request)])

@@ -68,6 +68,11 @@ class Request:
     limits_verdict: Reservation | LimitRefusal | None = None
     """What counters shared with other pods said of its rate limits; unset: the scheduler's own
     count. A reservation is the scheduler's to settle once the request is queued."""
+    parts: tuple[Request, ...] = ()
+    """What it is served in, each scheduled by itself, in this order; together they have its sizes.
+    Empty: it is served whole."""
+    whole: Request | None = None
+    """What it is a part of: that is limited, and bounds its tenant's queue, as one request."""
 
     arrival: float = field(default=0.0, init=False)
     sequence: int | None = field(default=None, init=False)
@@ -92,6 +97,16 @@ class Request:
     """EngineTime that it took; set at its end, where the host reports the engine's steps."""
 
 
+    parts_ended: int = field(default=0, init=False)
+    """Of its parts."""
+
+    def leads(self) -> bool:
+        """Whether it is served whole, or is the part that is served first."""
+        return self.whole is None or self.whole.parts[0] is self
+
+    def trails(self) -> bool:
+        """Whether it is served whole, or is the part that is served last."""
+        return self.whole is None or self.whole.parts[-1] is self
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What the engine reports of an ended request, in tokens, over all of its sequences."""

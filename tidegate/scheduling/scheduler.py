@@ -96,7 +96,7 @@ class Scheduler:
         self.apply_policy(policy, now)
 
     def submit(self, request: Request, now: float, utc: float | None = None) -> Outcome | None:
-        """Queue a request (None), or say why not.
+        """Queue a request (None), or say why not; one in parts as these, all or none of them.
 
         Refusals: FORBIDDEN (no such tenant), HELD, DEADLINE_EXCEEDED (already), QUEUE_FULL,
         BODY_TOO_LARGE (for the empty queue too); and with ``Request.refusal`` set, PROMPT_TOO_LONG,
@@ -125,12 +125,13 @@ class Scheduler:
         if self._looks_out and not self._admit(request, tenant, now, utc):
             assert request.refusal is not None
             return request.refusal.outcome
-        request.arrival = now
-        self._arrivals += 1
-        job = Job(request, tenant, self._arrivals)
-        self._enqueue(job, now)
-        if self._looks_out:
-            self._outlook.queued(job, now)
+        for part in request.parts or (request,):
+            part.arrival = now
+            self._arrivals += 1
+            job = Job(part, tenant, self._arrivals)
+            self._enqueue(job, now)
+            if self._looks_out:
+                self._outlook.queued(job, now)
         return None
 
     def next(self, now: float, closed: Container[str] = ()) -> Request | None:
@@ -146,7 +147,7 @@ class Scheduler:
             self.shadow.dispatches += 1
             self.shadow.other_tenant += self._selection.fair_first(closed) is not tenant
         job = tenant.queue.take()
-        self._expiries.leave()
+        self._unwatch(job)
         self._queued -= 1
         self._ledger.charge(job)
         request, tier = job.request, job.tier
@@ -348,7 +349,7 @@ class Scheduler:
     def _take_out(self, job: Job) -> None:
         job.tenant.queue.remove(job)
         job.tenant.tier.queued -= 1
-        self._expiries.leave()
+        self._unwatch(job)
         del self._jobs[job.request.id]
         self._queued -= 1
         self._admission.ended(job.request, 0)
@@ -371,19 +372,25 @@ class Scheduler:
             self._roster.forget_if_gone(tenant)
 
     def _watch(self, job: Job) -> None:
-        """End it when it has waited too long."""
+        """End it when it has waited too long; of one in parts the first: then it is begun."""
         request = job.request
         expires = request.arrival + job.tenant.queue.limits.max_wait_seconds
         if request.deadline is not None and request.deadline < expires:
             expires = request.deadline
         self._pushes += 1
         self._expiries.push((expires, self._pushes, job))
+        if not request.leads():
+            return
 
     def _collect_expired(self, now: float) -> None:
         while (entry := self._expiries.first()) is not None and entry[0] <= now:
             job: Job = entry[-1]
             by_deadline = job.request.deadline is not None and job.request.deadline <= entry[0]
             self._drop(job)
+    def _unwatch(self, job: Job) -> None:
+        if job.request.leads():
+            self._expiries.leave()
+
             outcome = Outcome.DEADLINE_EXCEEDED if by_deadline else Outcome.QUEUE_WAIT_EXCEEDED
             self._expired.append((job.request, outcome))
 

@@ -23,13 +23,15 @@ from tidegate.scheduling.request import Request
 class TenantQueue(JobHeap):
     """Waiting requests of one tenant; O(log n) amortised."""
 
-    __slots__ = ("_in_arrival_order", "bytes", "limits", "size")
+    __slots__ = ("_in_arrival_order", "bytes", "limits", "requests", "size")
 
     def __init__(self, limits: QueueLimits, in_arrival_order: bool) -> None:
         super().__init__()
         self.limits = limits
         self.size = 0
-        """Requests that wait."""
+        """Requests and parts of requests that wait."""
+        self.requests = 0
+        """Requests that wait; one in parts does so while its last part waits."""
         self.bytes = 0
         """Bytes that they hold."""
         self._in_arrival_order = in_arrival_order
@@ -40,13 +42,13 @@ class TenantQueue(JobHeap):
         if self.bytes + request.body_bytes > limits.max_bytes:
             too_large = request.body_bytes > limits.max_bytes
             return Outcome.BODY_TOO_LARGE if too_large else Outcome.QUEUE_FULL
-        return Outcome.QUEUE_FULL if self.size >= limits.max_requests else None
+        return Outcome.QUEUE_FULL if self.requests >= limits.max_requests else None
 
     def enter(self, job: Job) -> None:
         """Let it wait here."""
-        request = job.request
         self.size += 1
-        self.bytes += request.body_bytes
+        self.requests += job.request.trails()
+        self.bytes += job.request.body_bytes
         self.push((*self._key(job), job))
 
     def before(self, job: Job) -> list[Job]:
@@ -67,18 +69,14 @@ class TenantQueue(JobHeap):
         job = self.pop()
         if job is None:
             raise IndexError("take from an empty queue")
-        job.waiting = False
-        self.size -= 1
-        self.bytes -= job.request.body_bytes
+        self._left(job)
         return job
 
     def remove(self, job: Job) -> None:
         """Let one that waits here go."""
         if not job.waiting:
             raise ValueError(f"request {job.request.id!r} does not wait")
-        job.waiting = False
-        self.size -= 1
-        self.bytes -= job.request.body_bytes
+        self._left(job)
         self.leave()
 
     def reorder(self, in_arrival_order: bool) -> None:
@@ -88,9 +86,15 @@ class TenantQueue(JobHeap):
         self._in_arrival_order = in_arrival_order
         jobs = list(self)
         self.clear()
-        self.size = self.bytes = 0
+        self.size = self.requests = self.bytes = 0
         for job in jobs:
             self.enter(job)
+
+    def _left(self, job: Job) -> None:
+        job.waiting = False
+        self.size -= 1
+        self.requests -= job.request.trails()
+        self.bytes -= job.request.body_bytes
 
     def _key(self, job: Job) -> tuple[float, float, int]:
         if self._in_arrival_order:

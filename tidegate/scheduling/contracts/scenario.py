@@ -15,7 +15,7 @@ SCENARIO_VERSION = 1
 
 
 class Endpoint(StrEnum):
-    """What a tenant calls. OpenAI's: chat, completions, responses, embeddings; vLLM's: rerank, score.
+    """What a tenant calls: chat, completions, responses, embeddings (OpenAI), rerank, score (vLLM).
 
     A scenario names one of chat, completions and embeddings.
     """

@@ -77,7 +77,7 @@ class FakeEngine:
     @property
     def open_answers(self) -> int:
         """HTTP requests that wait for tokens."""
-        return 0 if self._handlers is None else self._handlers.open_answers
+        return 0 if self._handlers is None else self._handlers.work.open_answers
 
     @property
     def stepping(self) -> asyncio.Task[None]:
@@ -126,11 +126,11 @@ class FakeEngine:
         """Let running work end for up to ``drain_seconds``, then abort the rest and close."""
         if self._runner is None or self._loop is None or self._handlers is None:
             return
-        self._handlers.draining = True
+        self._handlers.work.draining = True
         if not self.stepping.done():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_seconds):
-                    await self._handlers.idle.wait()
+                    await self._handlers.work.idle.wait()
         for site in self._sites:
             await site.stop()
         self._loop.stop()
