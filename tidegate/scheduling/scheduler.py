@@ -374,23 +374,23 @@ class Scheduler:
     def _watch(self, job: Job) -> None:
         """End it when it has waited too long; of one in parts the first: then it is begun."""
         request = job.request
+        if not request.leads():
+            return
         expires = request.arrival + job.tenant.queue.limits.max_wait_seconds
         if request.deadline is not None and request.deadline < expires:
             expires = request.deadline
         self._pushes += 1
         self._expiries.push((expires, self._pushes, job))
-        if not request.leads():
-            return
+
+    def _unwatch(self, job: Job) -> None:
+        if job.request.leads():
+            self._expiries.leave()
 
     def _collect_expired(self, now: float) -> None:
         while (entry := self._expiries.first()) is not None and entry[0] <= now:
             job: Job = entry[-1]
             by_deadline = job.request.deadline is not None and job.request.deadline <= entry[0]
             self._drop(job)
-    def _unwatch(self, job: Job) -> None:
-        if job.request.leads():
-            self._expiries.leave()
-
             outcome = Outcome.DEADLINE_EXCEEDED if by_deadline else Outcome.QUEUE_WAIT_EXCEEDED
             self._expired.append((job.request, outcome))
 
