@@ -1,4 +1,4 @@
-"""The admin port: health, metrics, status, policy, drain, and the engine's own probes.
+"""The admin port: health, metrics, status, policy, drain, explanations, samples, engine probes.
 
 Open to anybody: ``/healthz``, ``/readyz``, ``/drained``, ``/engine/startupz``, ``/engine/livez``;
 they tell no more than health, and a kubelet's probes and hooks carry no token. Everything else
@@ -21,6 +21,7 @@ from aiohttp import web
 from tidegate.scheduling.contracts import POLICY_VERSION, Bundle, ContractError, dumps, loads
 from tidegate_sidecar.auth import token_matches
 from tidegate_sidecar.engine_watch import EngineWatch
+from tidegate_sidecar.explain import explain_request, explain_tenant
 from tidegate_sidecar.exposition import exposition
 from tidegate_sidecar.runtime import Runtime, StaleGenerationError
 from tidegate_sidecar.status import status_of
@@ -50,6 +51,10 @@ class Admin:
         app.router.add_put("/policy", self._put_policy)
         app.router.add_post("/drain", self._drain)
         app.router.add_get("/drained", self._drained)
+        app.router.add_get("/explain/requests/{id}", self._explain_request)
+        app.router.add_get("/explain/tenants/{namespace}/{name}", self._explain_tenant)
+        app.router.add_get("/profiles", self._profiles)
+        app.router.add_get("/profiles/{name}", self._profile)
         app.router.add_get("/engine/startupz", self._engine_health)
         app.router.add_get("/engine/livez", self._engine_health)
         app.router.add_get("/engine/metrics", self._engine_metrics)
@@ -125,6 +130,39 @@ class Admin:
         if runtime.dispatcher.draining:
             await runtime.dispatcher.idle()
         return web.json_response({"draining": runtime.dispatcher.draining})
+
+    async def _explain_request(self, request: web.Request) -> web.Response:
+        explanation = explain_request(self._runtime, request.match_info["id"])
+        if explanation is None:
+            text = "no such request waits, runs or ended lately here"
+            return web.json_response({"error": text}, status=404)
+        return web.Response(text=dumps(explanation), content_type="application/json")
+
+    async def _explain_tenant(self, request: web.Request) -> web.Response:
+        name = f"{request.match_info['namespace']}/{request.match_info['name']}"
+        explanation = explain_tenant(self._runtime, name)
+        if explanation is None:
+            return web.json_response({"error": "no such tenant is served here"}, status=404)
+        return web.Response(text=dumps(explanation), content_type="application/json")
+
+    async def _profiles(self, request: web.Request) -> web.Response:
+        samples = [
+            {
+                "name": sample.name,
+                "tier": sample.tier,
+                "at": sample.at,
+                "rows": sample.rows,
+                "truncated": sample.truncated,
+            }
+            for sample in self._runtime.reports.profile.samples
+        ]
+        return web.json_response({"samples": samples})
+
+    async def _profile(self, request: web.Request) -> web.Response:
+        for sample in self._runtime.reports.profile.samples:
+            if sample.name == request.match_info["name"]:
+                return web.Response(body=sample.content, content_type="application/jsonl")
+        return web.json_response({"error": "no such sample is kept"}, status=404)
 
     async def _engine_health(self, request: web.Request) -> web.Response:
         status = await self._watch.healthy()

@@ -33,6 +33,7 @@ from tidegate.scheduling.scheduler import Scheduler
 from tidegate_sidecar.errors import ApiError, not_admitted
 from tidegate_sidecar.limit_headers import limit_headers
 from tidegate_sidecar.metrics_text import EngineFigures
+from tidegate_sidecar.recent_requests import RecentRequests
 from tidegate_sidecar.tally import Tally
 from tidegate_sidecar.ticket import Ticket, TicketState
 from tidegate_sidecar.token_gaps import TokenGaps
@@ -51,6 +52,7 @@ class Dispatcher:
         self.scheduler: Scheduler | None = None
         self.gate: Gate | TokensInFlightGate | None = None
         self.draining = False
+        self.recent = RecentRequests()
         self._tally = tally
         self._tickets: dict[str, Ticket] = {}
         self._opaque: set[Ticket] = set()
@@ -116,6 +118,7 @@ class Dispatcher:
                 self.gaps.dispatched(ticket, now)
             ticket.state = TicketState.DISPATCHED
             self._tally.dispatched(request.tenant, now - request.arrival)
+            self.recent.dispatched(request, now)
             ticket.let_go()
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:

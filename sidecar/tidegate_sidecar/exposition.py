@@ -47,6 +47,7 @@ class _SidecarCollector(Collector):
         yield from _service(self._runtime)
         yield from _latencies(self._runtime)
         yield from _state(self._runtime)
+        yield from _reports(self._runtime)
 
 
 def _tenant_labels(runtime: Runtime) -> dict[str, str]:
@@ -163,3 +164,33 @@ def _state(runtime: Runtime) -> Iterator[Metric]:
         "Policies that were not applied.",
         value=runtime.tally.policy_reload_failures,
     )
+
+
+def _reports(runtime: Runtime) -> Iterator[Metric]:
+    reports = runtime.reports
+    usage = reports.usage
+    yield CounterMetricFamily(
+        "tidegate_usage_records",
+        "Usage records written.",
+        value=0 if usage is None else usage.written,
+    )
+    yield CounterMetricFamily(
+        "tidegate_usage_records_dropped",
+        "Usage records lost: the queue was full, or they could not be written.",
+        value=0 if usage is None else usage.dropped_total,
+    )
+    ratio = GaugeMetricFamily(
+        "tidegate_ttft_p99_over_baseline",
+        "P99 of the time to first token over the last minute, by the median of its P99s of the "
+        "last hour; 0: not known.",
+        labels=("tier",),
+    )
+    samples = CounterMetricFamily(
+        "tidegate_profile_samples",
+        "Samples of the traffic taken because the tier's first tokens were slow.",
+        labels=("tier",),
+    )
+    for tier in runtime.tally.tiers:
+        ratio.add_metric((tier,), reports.baseline.ratio(tier))
+        samples.add_metric((tier,), reports.profile.samples_total.get(tier, 0))
+    yield from (ratio, samples)

@@ -24,7 +24,10 @@ async def send(
             runtime.dispatcher.mark_opaque(ticket)
         ticket.sent = True
         try:
-            return await runtime.engine.post(path, {"X-Request-Id": ticket.request.id}, sent)
+            headers = {"X-Request-Id": ticket.request.id}
+            if ticket.trace is not None:
+                headers |= ticket.trace.engine_headers()
+            return await runtime.engine.post(path, headers, sent)
         except EngineUnreachable:
             # nothing was sent, so nothing is lost: back to its place until the engine answers
             runtime.dispatcher.set_engine_ready(False)

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from dataclasses import dataclass
 
 from aiohttp.web_request import BaseRequest
 
@@ -29,6 +27,7 @@ from tidegate_sidecar.forward import send, upstream_error
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
 from tidegate_sidecar.models_route import models_answer
+from tidegate_sidecar.passage import Passage
 from tidegate_sidecar.relay import relay_joined, relay_stream, relay_whole
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.runtime import Runtime
@@ -43,18 +42,6 @@ MAX_DEADLINE_MS = 86_400_000
 MODELS_PATH = "/v1/models"
 
 _RATE_LIMITED = {endpoint.value: endpoint for endpoint in RateLimitedEndpoint}
-
-
-@dataclass(slots=True)
-class _Progressing:
-    """How far a request came, for its one entry in the books."""
-
-    id: str
-    arrival: float
-    tenant: str = ""
-    endpoint: RateLimitedEndpoint | None = None
-    ticketed: bool = False
-    """The ticket counts its end."""
 
 
 class Proxy:
@@ -76,10 +63,11 @@ class Proxy:
         return answer
 
     async def _answer(self, request: BaseRequest) -> Answer:
-        stage = _Progressing(secrets.token_hex(12), self._loop.time())
+        stage = self._runtime.reports.begin(request.headers)
         try:
             return await self._route(request, stage)
         except ApiError as error:
+            stage.error = error
             self._count(stage, error.outcome)
             if stage.tenant:
                 error.headers.update(self._limit_headers(stage))
@@ -97,19 +85,21 @@ class Proxy:
             self._count(stage, Outcome.ENGINE_FAILED)
             if request.writer.output_size > 0:  # an answer has begun; another one cannot be sent
                 raise ConnectionResetError from None
-            return error_answer(
-                ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error"), stage.id
-            )
+            stage.error = ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error")
+            return error_answer(stage.error, stage.id)
+        finally:
+            self._runtime.reports.ended(stage)
 
-    def _limit_headers(self, stage: _Progressing) -> dict[str, str]:
+    def _limit_headers(self, stage: Passage) -> dict[str, str]:
         return self._runtime.dispatcher.limit_headers(stage.tenant, stage.endpoint)
 
-    def _count(self, stage: _Progressing, outcome: Outcome) -> None:
+    def _count(self, stage: Passage, outcome: Outcome) -> None:
+        stage.outcome = outcome
         if not stage.ticketed:
             duration = self._loop.time() - stage.arrival
             self._runtime.tally.ended(stage.tenant, outcome, duration)
 
-    async def _route(self, request: BaseRequest, stage: _Progressing) -> Answer:
+    async def _route(self, request: BaseRequest, stage: Passage) -> Answer:
         path = request.rel_url.raw_path
         endpoint = ENDPOINTS.get(path)
         if endpoint is not None:
@@ -123,7 +113,7 @@ class Proxy:
             return _other_method(request.method, "GET, HEAD, OPTIONS", stage.id)
         raise ApiError(Outcome.MODEL_NOT_FOUND, "There is no such route.", code="unknown_url")
 
-    def _identify(self, request: BaseRequest, stage: _Progressing) -> tuple[InForce, Identity]:
+    def _identify(self, request: BaseRequest, stage: Passage) -> tuple[InForce, Identity]:
         in_force = self._runtime.in_force
         if in_force is None:
             raise self._runtime.dispatcher.refusal(Outcome.NO_ENGINE, "")
@@ -131,7 +121,7 @@ class Proxy:
         stage.tenant = identity.tenant
         return in_force, identity
 
-    def _models(self, request: BaseRequest, path: str, stage: _Progressing) -> Answer:
+    def _models(self, request: BaseRequest, path: str, stage: Passage) -> Answer:
         in_force, identity = self._identify(request, stage)
         usable = in_force.model_of(_tenant(in_force, identity))
         wanted = path.removeprefix(MODELS_PATH)[1:]
@@ -139,7 +129,7 @@ class Proxy:
         self._count(stage, Outcome.COMPLETED)
         return json_answer(body, stage.id, headers=self._limit_headers(stage))
 
-    async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: _Progressing) -> Answer:
+    async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: Passage) -> Answer:
         runtime = self._runtime
         in_force, identity = self._identify(request, stage)
         if request.content_type != "application/json":
@@ -161,8 +151,10 @@ class Proxy:
         bound = output_bound(body, tier.output, runtime.max_model_len, runtime.estimator)
         scheduled = self._scheduled(request, stage, identity, body, bound.tokens)
         stream = body.stream or (bound.tokens >= JOIN_MIN_OUTPUT_TOKENS and joinable(body))
+        stage.request, stage.stream = scheduled, body.stream
         ticket = runtime.dispatcher.submit(scheduled, identity.key_sha256)
-        stage.ticketed = True
+        stage.tickets.append(ticket)
+        ticket.trace = stage.trace
         ticket.role_event = endpoint is CHAT
         with ticket:
             kept = scheduled.truncate_to_tokens
@@ -178,7 +170,7 @@ class Proxy:
     def _scheduled(
         self,
         request: BaseRequest,
-        stage: _Progressing,
+        stage: Passage,
         identity: Identity,
         body: Body,
         output_tokens: int,

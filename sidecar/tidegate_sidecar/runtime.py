@@ -16,6 +16,7 @@ from tidegate_sidecar.estimate import Estimator
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.models_route import max_model_len
+from tidegate_sidecar.reports import Reports
 from tidegate_sidecar.settings import Settings
 from tidegate_sidecar.tally import Tally
 
@@ -35,6 +36,8 @@ class Runtime:
         self.started_at = time.time()
         self.tally = Tally()
         self.dispatcher = Dispatcher(self.tally, loop)
+        self.reports = Reports(settings, self.dispatcher.recent, loop)
+        self.tally.on_first_token = self.reports.baseline.observe
         self.engine = EngineClient(
             EngineAddress.parse(settings.engine),
             silence_seconds=settings.engine_silence_seconds,
@@ -93,6 +96,7 @@ class Runtime:
                 raise ContractError(f"policy.pool: {current.policy.pool!r} is served here")
         self.dispatcher.apply_policy(bundle.policy, bundle.keys.keys)
         self.in_force = InForce(bundle, current.model if current is not None else None)
+        self.reports.apply_policy(self.in_force)
         self.policy_error = None
         log.info("policy generation %d is in force", bundle.policy.generation)
         return True

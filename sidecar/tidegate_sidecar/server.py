@@ -20,6 +20,7 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.admin import Admin
 from tidegate_sidecar.engine_watch import EngineWatch
 from tidegate_sidecar.http_server import TenantServer
+from tidegate_sidecar.logs import log_loop_errors
 from tidegate_sidecar.open_files import client_connections
 from tidegate_sidecar.proxy import Proxy
 from tidegate_sidecar.runtime import PolicyFiles, Runtime
@@ -64,6 +65,7 @@ class Sidecar:
         self._followers = [
             asyncio.create_task(files.follow(), name="policy-files"),
             asyncio.create_task(self._watch.follow(), name="engine-watch"),
+            asyncio.create_task(self.runtime.reports.follow(), name="reports"),
         ]
 
     async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> int:
@@ -114,6 +116,7 @@ class Sidecar:
             await runner.cleanup()
         self.runtime.dispatcher.close()
         self.runtime.engine.close()
+        await self.runtime.reports.close()
 
 
 async def serve(settings: Settings) -> None:
@@ -121,6 +124,7 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     told_again = asyncio.Event()
+    log_loop_errors(loop)
 
     def on_signal() -> None:
         (told_again if told.is_set() else told).set()

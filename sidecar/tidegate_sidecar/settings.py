@@ -7,10 +7,13 @@ import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from tidegate_sidecar.engine_address import EngineAddress
+from tidegate_sidecar.logs import LogFormat
+from tidegate_sidecar.traffic_profile import TenantNames
 
 
 class SettingsError(ValueError):
@@ -66,6 +69,28 @@ class Settings:
     grace_seconds: float | None = _setting(
         "From SIGTERM on, streams may run for so long, then they end with an error event; unset: "
         "20 s beyond the drain. The pod's terminationGracePeriodSeconds must be above it.",
+        None,
+    )
+
+    usage_records: str | None = _setting(
+        "Where the usage records go, a line of JSON for each request that has ended: stdout, or a "
+        "file's path; unset: nowhere.",
+        None,
+    )
+    log_format: LogFormat = _setting(
+        "How the log on standard error looks: text or json.", LogFormat.TEXT
+    )
+    profile_folder: Path | None = _setting(
+        "Folder for samples of the traffic, taken when a tier's first tokens become slow; unset: "
+        "the last ones are kept in memory alone.",
+        None,
+    )
+    profile_tenants: TenantNames = _setting(
+        "How tenants stand in those: named, or hashed.", TenantNames.HASHED
+    )
+    cache_salt_key_file: Path | None = _setting(
+        "File with the key from which the salts are made that keep tenants out of each other's "
+        "prefix cache. Unset: a new key with each start.",
         None,
     )
 
@@ -140,4 +165,8 @@ def _convert(name: str, kind: Any, text: str) -> Any:
                 return wanted(text)
             except ValueError:
                 raise SettingsError(f"{name}: {text!r} is not a number") from None
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if text not in list(kind):
+            raise SettingsError(f"{name}: must be one of {', '.join(kind)}")
+        return kind(text)
     return text

@@ -17,6 +17,7 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request, Usage
 from tidegate_sidecar.answers import ClientGone
 from tidegate_sidecar.errors import ApiError
+from tidegate_sidecar.trace_context import TraceContext
 
 
 class TicketHost(Protocol):
@@ -67,6 +68,7 @@ class Ticket:
         "step",
         "step_tokens",
         "told_tokens",
+        "trace",
         "unfilled_tokens",
         "usage",
     )
@@ -99,6 +101,7 @@ class Ticket:
         self.outcome = Outcome.CLIENT_CLOSED
         """Set by whoever serves it, before it is closed."""
         self.usage: Usage | None = None
+        self.trace: TraceContext | None = None
 
     async def turn(self) -> None:
         """Wait until it may be sent; :class:`ApiError` where it lost its place."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from typing import Any
 import aiohttp
 from support.fake_engine import until
 from support.faulty_engine import MODEL
+from tidegate_sidecar.recent_requests import MAX_ENDED
 from tidegate_sidecar.server import Sidecar
 from tidegate_sidecar.settings import Settings
+
+from tidegate.scheduling.outcomes import Outcome
 
 KEYS = {"team-a/alice": "tg-key-of-alice", "team-b/bob": "tg-key-of-bob"}
 ALICE, BOB = KEYS
@@ -115,6 +119,29 @@ class SidecarUnderTest:
         assert gate.not_started == 0
         for tenant in scheduler.tenant_snapshots(dispatcher.loop.time()):
             assert (tenant.queued, tenant.queued_bytes, tenant.running) == (0, 0, 0)
+        self._recorded_once()
+
+    def _recorded_once(self) -> None:
+        """One record for each request that was counted, with the tokens that were billed."""
+        runtime, tally = self.runtime, self.runtime.tally
+        assert not runtime.reports.open
+        records = runtime.reports.recent.records()
+        if len(records) == MAX_ENDED:
+            return  # older ones are forgotten
+        counted: Counter[tuple[str, str]] = Counter()
+        billed: Counter[str] = Counter()
+        for record in records:
+            name = record.tenant if record.tier else ""
+            counted[name, record.outcome] += 1
+            billed[name] += record.prompt_tokens + record.output_tokens
+        rows = {"": tally.unknown, **{name: row.outcomes for name, row in tally.tenants.items()}}
+        for name, outcomes in rows.items():
+            for outcome in Outcome:
+                assert counted[name, outcome.value] == outcomes.get(outcome, 0), (name, outcome)
+        scheduler = runtime.dispatcher.scheduler
+        assert scheduler is not None
+        for tenant in scheduler.tenant_snapshots(runtime.dispatcher.loop.time()):
+            assert billed[tenant.name] <= tenant.service_tokens_total
 
 
 def _probes_only(open_exchanges: int) -> bool:

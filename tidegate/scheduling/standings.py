@@ -105,6 +105,11 @@ class Standings:
         tenant = self._roster.tenants.get(name)
         return tenant.queue.next().request if tenant is not None and tenant.queue.size else None
 
+    def counts_of(self, name: str) -> tuple[int, int]:
+        """How many requests of this tenant wait, and how many are in the engine."""
+        tenant = self._roster.tenants.get(name)
+        return (0, 0) if tenant is None else (tenant.queue.size, tenant.in_flight)
+
     def closed(self, name: str) -> str | None:
         """Why this tenant's new requests are refused; None: they are not."""
         tenant = self._roster.tenants.get(name)

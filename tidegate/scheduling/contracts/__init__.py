@@ -43,6 +43,7 @@ from tidegate.scheduling.contracts.load_report import (
     TenantReport,
     TierReport,
 )
+from tidegate.scheduling.contracts.observability import Observability
 from tidegate.scheduling.contracts.policy import (
     POLICY_VERSION,
     BetweenTiers,
@@ -135,6 +136,7 @@ __all__ = [
     "LoadFigures",
     "LoadReport",
     "ModelPolicy",
+    "Observability",
     "OnExceed",
     "OutputLimits",
     "Percentiles",

@@ -26,6 +26,7 @@ from tidegate.scheduling.contracts.limits import (
     SloObjective,
     unique,
 )
+from tidegate.scheduling.contracts.observability import Observability
 
 POLICY_VERSION = 2
 """2: what fields `since` it say; a reader of 2 reads 1 too."""
@@ -116,6 +117,7 @@ class TierPolicy:
         high=1_024,
         since=2,
     )
+
     def __post_init__(self) -> None:
         unique([limit.name for limit in self.rate_limits], "rate_limits")
         unique([objective.metric for objective in self.slo_objectives], "slo_objectives")
@@ -150,6 +152,13 @@ class TenantPolicy:
         "The models that it may call, by the names that clients send; empty: all.",
         default=(),
         high=64,
+    )
+    cache_scope: str | None = described(
+        "Who shares its prefix cache: the tenants with the same scope; null: all that have none.",
+        default=None,
+        low=1,
+        high=600,
+        since=2,
     )
 
     def __post_init__(self) -> None:
@@ -222,6 +231,9 @@ class Policy:
         high=64,
     )
     prefill: PrefillLimits = described("Prefills in a step.", default_factory=PrefillLimits)
+    observability: Observability = described(
+        "Where it tells of its requests.", default_factory=Observability, since=2
+    )
     shard: Shard | None = described("Unset: the document is whole.", default=None)
 
     def __post_init__(self) -> None:

@@ -6,7 +6,8 @@ served, refused, abandoned by its client, or cut off by a drain. Lines come in t
 ends. Times are durations in seconds but for those named ``_at``, on the wall clock. No content.
 
 Invariant: over all records of a sidecar, a tenant's prompt and output tokens sum to its
-``service_tokens_total``.
+``service_tokens_total`` (or less: that never falls, where what was seen of a request turns out to
+be more than what it is billed).
 """
 
 from __future__ import annotations

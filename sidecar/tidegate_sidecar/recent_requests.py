@@ -1,0 +1,84 @@
+"""The last requests that ended and the last dispatches, in bounded rings: why somebody waited.
+
+A record is kept in a ring of all, and in a short one of its tenant's own, so that a noisy neighbour
+does not push out the one refusal that a quiet tenant asks about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Container, Iterable
+from typing import NamedTuple
+
+from tidegate.scheduling.contracts import UsageRecord
+from tidegate.scheduling.request import Request
+
+MAX_ENDED = 2_000
+MAX_ENDED_OF_TENANT = 20
+MAX_DISPATCHES = 10_000
+
+
+class Ended(NamedTuple):
+    """A request that has ended; times on the loop's clock."""
+
+    record: UsageRecord
+    arrival: float
+    waited_until: float
+    """Its dispatch, or its end where it had none; its arrival where it was never queued."""
+
+
+class _Dispatch(NamedTuple):
+    at: float
+    tenant: str
+    request_id: str
+
+
+class RecentRequests:
+    """The rings."""
+
+    def __init__(self) -> None:
+        self._ended: deque[Ended] = deque(maxlen=MAX_ENDED)
+        self._of_tenant: dict[str, deque[Ended]] = {}
+        self._dispatches: deque[_Dispatch] = deque(maxlen=MAX_DISPATCHES)
+
+    def dispatched(self, request: Request, now: float) -> None:
+        """A request went to the engine."""
+        self._dispatches.append(_Dispatch(now, request.tenant, request.id))
+
+    def ended(self, entry: Ended, known_tenant: bool) -> None:
+        """A request has ended; ``known_tenant``: of the policy in force."""
+        self._ended.append(entry)
+        if known_tenant:
+            own = self._of_tenant.setdefault(entry.record.tenant, deque(maxlen=MAX_ENDED_OF_TENANT))
+            own.append(entry)
+
+    def keep_tenants(self, names: Container[str]) -> None:
+        """Forget the others' own rings."""
+        for name in [name for name in self._of_tenant if name not in names]:
+            del self._of_tenant[name]
+
+    def find(self, request_id: str) -> Ended | None:
+        """The request, where it is still remembered."""
+        for ring in (self._ended, *self._of_tenant.values()):
+            for entry in reversed(ring):
+                if entry.record.id == request_id:
+                    return entry
+        return None
+
+    def records(self) -> list[UsageRecord]:
+        """All that are remembered, oldest first."""
+        return [entry.record for entry in self._ended]
+
+    def last_of(self, tenant: str) -> Iterable[UsageRecord]:
+        """A tenant's last requests, newest first."""
+        return (entry.record for entry in reversed(self._of_tenant.get(tenant, ())))
+
+    def served_between(self, since: float, until: float, but: str) -> tuple[Counter[str], bool]:
+        """Dispatches by tenant, of all requests but one; and whether all of that time is known."""
+        counts: Counter[str] = Counter()
+        for dispatch in reversed(self._dispatches):
+            if dispatch.at < since:
+                return counts, True
+            if dispatch.at <= until and dispatch.request_id != but:
+                counts[dispatch.tenant] += 1
+        return counts, len(self._dispatches) < MAX_DISPATCHES
