@@ -70,8 +70,9 @@ CHILDREN = (
     POD_DISRUPTION_BUDGET,
     SECRET,
 )
-"""Kinds of children whose events bring their pool to be looked at. PodMonitors are not watched, as
-a cluster may lack the kind: what is wrong with one is put right at the next resync."""
+"""Kinds of children whose events bring their pool to be looked at. PodMonitors and
+PrometheusRules are not watched, as a cluster may lack the kinds: what is wrong with one is put
+right at the next resync."""
 REFUSALS = (Reason.APPLY_FAILED, Reason.POD_REFUSED)
 """What the API server refused is tried again, but at the pace of the back-off: what was missing may
 have come, and no event tells."""

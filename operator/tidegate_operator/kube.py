@@ -97,7 +97,8 @@ STATEFUL_SET = Kind("apps", "v1", "statefulsets", "StatefulSet")
 POD_DISRUPTION_BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 POD_MONITOR = Kind("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor")
-"""Of the Prometheus operator; not every cluster has it."""
+PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule")
+"""Of the Prometheus operator, as PodMonitor; not every cluster has it."""
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 KINDS: Mapping[str, Kind] = {
@@ -115,6 +116,7 @@ KINDS: Mapping[str, Kind] = {
         POD_DISRUPTION_BUDGET,
         NETWORK_POLICY,
         POD_MONITOR,
+        PROMETHEUS_RULE,
         LEASE,
     )
 }

@@ -33,6 +33,7 @@ from tidegate_operator.kube import (
     NETWORK_POLICY,
     POD_DISRUPTION_BUDGET,
     POD_MONITOR,
+    PROMETHEUS_RULE,
     SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -57,6 +58,7 @@ from tidegate_operator.rollout_plan import (
 from tidegate_operator.settings import Settings
 from tidegate_operator.shards import Previous, read
 from tidegate_operator.sidecars import Delivery
+from tidegate_operator.slo import prometheus_rule
 from tidegate_operator.world import Key, World
 
 log = logging.getLogger(__name__)
@@ -197,9 +199,7 @@ class Reconciler:
             service = await self._child(run, SERVICE, children.service)
             await self._child(run, NETWORK_POLICY, children.network_policy)
             await self._child(run, POD_DISRUPTION_BUDGET, children.disruption_budget)
-            if self._world.serves(POD_MONITOR):
-                with contextlib.suppress(NotFound):  # the kind went away since
-                    await self._child(run, POD_MONITOR, children.pod_monitor)
+            await self._monitoring(run, pool, compiled.policy, children.pod_monitor)
             applied = await self._pods(run, plan, stateful_set)
             state = replace(
                 state,
@@ -211,6 +211,22 @@ class Reconciler:
             )
         faults = (*compiled.faults, *run.faults)
         return replace(state, faults=faults, findings=with_faults(compiled.findings, faults))
+
+    async def _monitoring(
+        self, run: _Run, pool: ServingPool, policy: Policy, pod_monitor: Json
+    ) -> None:
+        """What the Prometheus operator reads, where the cluster has its kinds."""
+        with contextlib.suppress(NotFound):  # a kind went away since
+            if self._world.serves(POD_MONITOR):
+                await self._child(run, POD_MONITOR, pod_monitor)
+            if self._world.serves(PROMETHEUS_RULE):
+                observability = pool.spec.observability
+                labels = (observability and observability.rule_labels) or {}
+                rule = prometheus_rule(pool, policy.tiers, labels, self._settings.runbooks)
+                if rule is not None:
+                    await self._child(run, PROMETHEUS_RULE, rule)
+                else:
+                    await self._no_child(run, PROMETHEUS_RULE, pool.metadata.name)
 
     def _sidecar_image(self, pool: ServingPool, stateful_set: Json | None) -> str:
         """The spec's, else what the pool already runs, else the operator's."""
@@ -252,11 +268,22 @@ class Reconciler:
         log.info("applied", extra={"object": f"{kind.name}/{metadata['name']}", "pool": _name(run)})
         return applied
 
+    async def _no_child(self, run: _Run, kind: Kind, name: str) -> None:
+        """Delete the pool's own child of that name, if there is one."""
+        try:
+            live = await self._kube.get(kind, name, run.pool.metadata.namespace)
+            if live is not None and _is_owner(run.pool, live):
+                await self._kube.delete(kind, live)
+                self._metrics.applies.labels(kind.name).inc()
+        except Forbidden as error:
+            text = f"{kind.name} {name} could not be removed: {error}"
+            run.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))
+
     def _owns(self, run: _Run, kind: Kind, live: Json) -> bool:
         """Whether the object is this pool's; notes it where it is somebody else's."""
         metadata = live["metadata"]
         owners = metadata.get("ownerReferences") or ()
-        if any(owner["uid"] == run.pool.metadata.uid for owner in owners):
+        if _is_owner(run.pool, live):
             return True
         if any(
             owner["kind"] == SERVING_POOL.name and owner["name"] == run.pool.metadata.name
@@ -316,11 +343,13 @@ def _version(reads_policy: int | None, previous: Previous) -> int:
 
 
 def _is_policy(secret: Json, pool: PoolIdentity) -> bool:
-    metadata = secret["metadata"]
-    owners = metadata.get("ownerReferences") or ()
-    return metadata["labels"].get(names.COMPONENT_LABEL) == names.POLICY and any(
-        owner["uid"] == pool.metadata.uid for owner in owners
-    )
+    labels = secret["metadata"]["labels"]
+    return labels.get(names.COMPONENT_LABEL) == names.POLICY and _is_owner(pool, secret)
+
+
+def _is_owner(pool: PoolIdentity, child: Json) -> bool:
+    owners = child["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == pool.metadata.uid for owner in owners)
 
 
 def _token_in(secret: Json | None) -> str | None:

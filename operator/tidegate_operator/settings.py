@@ -17,6 +17,7 @@ from typing import Any
 from tidegate_operator import __version__
 
 SIDECAR_IMAGE = f"ghcr.io/tidegate/sidecar:{__version__}"
+RUNBOOKS = "https://github.com/tidegate/tidegate/blob/main/docs/runbooks"
 
 
 def _setting(text: str, default: Any = MISSING, **options: Any) -> Any:
@@ -43,6 +44,7 @@ class Settings:
         "Namespaces whose pods may read the metrics of engine pods (NetworkPolicy).",
         ("monitoring",),
     )
+    runbooks: str = _setting("Where alerts send those who are called: docs/runbooks/.", RUNBOOKS)
     identity: str = _setting("Begins the holder's name in the Lease; unset: the host name.")
     leader_election: bool = _setting("Take the Lease before doing anything.", True)
     lease_name: str = _setting("Name of the Lease.", "tidegate-operator")

@@ -20,6 +20,7 @@ from tidegate_operator.kube import (
     NAMESPACE,
     POD,
     POD_MONITOR,
+    PROMETHEUS_RULE,
     SECRET,
     SERVING_POOL,
     TENANT,
@@ -46,7 +47,7 @@ SELECTORS: dict[Kind, str] = {
 }
 """The kinds that are listed whole, and the label selector of each."""
 
-OPTIONAL = (POD_MONITOR,)
+OPTIONAL = (POD_MONITOR, PROMETHEUS_RULE)
 """Kinds that a cluster may have, or get later: asked at each resync."""
 
 JUDGED = (TENANT_TIER, TENANT, NAMESPACE, SECRET)

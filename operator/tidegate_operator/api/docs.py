@@ -35,8 +35,9 @@ serves tenants of many tiers. All at once: `kubectl get tidegate -A`. In a termi
   change of those three, and `UpgradeAvailable` says so.
 - Beside the pods a pool has a Service, a NetworkPolicy (port 8000 open to all, port 8001 to the
   namespaces of the operator and, by its setting `--monitoring-namespaces`, of the monitoring), a
-  PodDisruptionBudget and, where the cluster has the kind, a PodMonitor. What is changed or deleted
-  of them comes back.
+  PodDisruptionBudget and, where the cluster has the kinds, a PodMonitor and a PrometheusRule
+  (`tidegate rules` prints it for a plain Prometheus). What is changed or deleted of them comes
+  back.
 """
 
 

@@ -172,6 +172,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             "prefill": {"budgetPercent": 30, "chunkTokens": 2048, "longPromptTokens": 8192},
             "betweenTiers": "Weighted",
             "schedulingMode": "Tidegate",
+            "observability": {"ruleLabels": {"release": "kube-prometheus-stack"}},
         },
     },
 }

@@ -50,9 +50,6 @@ BASELINE_FACTOR = 3
 BASELINE_FOR = "30s"
 BASELINE_INTERVAL = "10s"
 
-RUNBOOKS = "https://github.com/tidegate/tidegate/blob/main/docs/runbooks"
-"""Where docs/runbooks/ is read, unless a setting says otherwise."""
-
 _RATIO = "slo:sli_error:ratio_rate"
 _PROMISED = {
     SloMetric.TIME_TO_FIRST_TOKEN: "their first token within",
@@ -65,23 +62,23 @@ def prometheus_rule(
     pool: PoolIdentity,
     tiers: Sequence[TierPolicy],
     labels: Mapping[str, str],
-    runbooks: str = RUNBOOKS,
+    runbooks: str,
 ) -> Json | None:
-    """The pool's PrometheusRule; ``labels`` are those by which a Prometheus selects rules.
+    """The pool's PrometheusRule; ``labels`` are those by which a Prometheus selects rules,
+    ``runbooks`` is where docs/runbooks/ is read.
 
     None: no tier is promised anything.
     """
     groups = rule_groups(pool.metadata.namespace, pool.metadata.name, tiers, runbooks)
     if not groups:
         return None
-    return {
-        "metadata": child_metadata(pool, pool.metadata.name, dict(labels)),
-        "spec": {"groups": groups},
-    }
+    metadata = child_metadata(pool, pool.metadata.name)
+    metadata["labels"] = {**labels, **metadata["labels"]}
+    return {"metadata": metadata, "spec": {"groups": groups}}
 
 
 def rule_groups(
-    namespace: str, pool: str, tiers: Sequence[TierPolicy], runbooks: str = RUNBOOKS
+    namespace: str, pool: str, tiers: Sequence[TierPolicy], runbooks: str
 ) -> list[Json]:
     """The ``groups`` of a rule file for Prometheus; none where no tier is promised anything."""
     promised = [tier for tier in tiers if tier.slo_objectives]

@@ -30,7 +30,7 @@ MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
 
 def promtool(programs: Path, folder: Path, test: Json, tiers: Sequence[TierPolicy] = TIERS) -> None:
     """Run the case; fails with what promtool found."""
-    groups = rule_groups("team", "chat", tiers)
+    groups = rule_groups("team", "chat", tiers, "https://runbooks")
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
     case = {
         "rule_files": ["rules.yaml"],

@@ -301,46 +301,87 @@ async def test_a_dry_run_tells_of_the_pod_and_of_nothing_else(
         assert await without_rights.refusal(wrong) is None
 
 
-POD_MONITORS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "scope": "Namespaced",
-        "names": {"kind": "PodMonitor", "plural": "podmonitors", "singular": "podmonitor"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
+def monitoring_kind(plural: str, kind: str) -> Json:
+    """A kind of the Prometheus operator, with whatever fields."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [version | {"schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
+MONITORING_KINDS = [
+    monitoring_kind("podmonitors", "PodMonitor"),
+    monitoring_kind("prometheusrules", "PrometheusRule"),
+]
 
 
 @contextlib.asynccontextmanager
-async def pod_monitors(cluster: OperatorCluster) -> AsyncIterator[None]:
-    """The cluster has the Prometheus operator's kind meanwhile."""
-    await kubectl(cluster, "apply", "-f", "-", stdin=json.dumps(POD_MONITORS))
+async def monitoring_kinds(cluster: OperatorCluster) -> AsyncIterator[None]:
+    """The cluster has the Prometheus operator's kinds meanwhile."""
+    kinds = {"apiVersion": "v1", "kind": "List", "items": MONITORING_KINDS}
+    await kubectl(cluster, "apply", "-f", "-", stdin=json.dumps(kinds))
     try:
         yield
     finally:
-        await kubectl(cluster, "delete", "crd", POD_MONITORS["metadata"]["name"])  # type: ignore[index]
+        names = [kind["metadata"]["name"] for kind in MONITORING_KINDS]
+        await kubectl(cluster, "delete", "crd", *names)
+
+
+async def rules_follow_the_promises(cluster: OperatorCluster, namespace: str, name: str) -> None:
+    """A PrometheusRule while a tier is promised something, with the labels that are asked for."""
+    assert await cluster.get("PrometheusRule", "chat", namespace) is None
+    objectives = [{"metric": "TimeToFirstToken", "target": "500ms", "ratio": "99.5"}]
+    await cluster.apply(tier(name, slo={"objectives": objectives}))
+    await apply_labelled_pool(cluster, namespace, name, {"release": "prometheus"})
+
+    async def rule() -> Json | None:
+        return await cluster.get("PrometheusRule", "chat", namespace)
+
+    async def labelled() -> bool:
+        found = await rule()
+        return bool(found and found["metadata"]["labels"].get("release") == "prometheus")
+
+    await eventually(labelled, "a PrometheusRule with the label")
+    found = await rule()
+    assert found is not None
+    alerts = [r for g in found["spec"]["groups"] for r in g["rules"] if "alert" in r]
+    assert {alert["labels"]["severity"] for alert in alerts} == {"page", "ticket"}
+    await apply_labelled_pool(cluster, namespace, name, None)
+
+    async def unlabelled() -> bool:
+        found = await rule()
+        return bool(found and "release" not in found["metadata"]["labels"])
+
+    await eventually(unlabelled, "the PrometheusRule without the label")
+    await cluster.apply(tier(name))
+
+    async def gone() -> bool:
+        return await rule() is None
+
+    await eventually(gone, "no PrometheusRule without a promise")
+
+
+async def apply_labelled_pool(
+    cluster: OperatorCluster, namespace: str, name: str, labels: dict[str, str] | None
+) -> None:
+    spec = {"observability": {"ruleLabels": labels}} if labels else {}
+    await cluster.apply(pool(namespace=namespace, tiers=[{"name": name}], **spec))
 
 
 async def test_children_that_guard_and_watch_the_pods(
     cluster: OperatorCluster, namespace: str
 ) -> None:
-    """NetworkPolicy always, PodMonitor once there is such a kind; both come back when a hand was
-    at them, and no pod cares."""
+    """NetworkPolicy always, PodMonitor and PrometheusRule once there are such kinds; they come back
+    when a hand was at them, and no pod cares."""
     await apply_pool(cluster, namespace, "guard0")
     async with cluster.operator(resync_seconds=2.0), cluster.pods(namespace) as pods:
         await cluster.condition_becomes("ServingPool", "chat", namespace, "Ready", "True")
@@ -361,7 +402,7 @@ async def test_children_that_guard_and_watch_the_pods(
         await eventually(restored, "the NetworkPolicy's rules")
         await kubectl(cluster, "delete", "networkpolicy/chat", "-n", namespace)
         await eventually(restored, "the NetworkPolicy")
-        async with pod_monitors(cluster):
+        async with monitoring_kinds(cluster):
 
             async def watched() -> bool:
                 found = await cluster.get("PodMonitor", "chat", namespace)
@@ -370,5 +411,6 @@ async def test_children_that_guard_and_watch_the_pods(
             await eventually(watched, "a PodMonitor, now that there is such a kind")
             await kubectl(cluster, "delete", "podmonitor/chat", "-n", namespace)
             await eventually(watched, "the PodMonitor again")
+            await rules_follow_the_promises(cluster, namespace, "guard0")
         await cluster.condition_becomes("ServingPool", "chat", namespace, "Ready", "True")
         assert set(pods.sidecars) == uids
