@@ -18,7 +18,7 @@ from tidegate_sidecar.runtime import Runtime
 
 def explain_request(runtime: Runtime, request_id: str) -> RequestExplanation | None:
     """A request that waits, runs or ended lately; None: it is not known here (any more)."""
-    if (passage := runtime.reports.open.get(request_id)) is not None:
+    if (passage := runtime.reports.find_open(request_id)) is not None:
         return _open(runtime, passage)
     entry = runtime.reports.recent.find(request_id)
     if entry is None:

@@ -23,7 +23,7 @@ from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.trace_context import TraceContext
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Passage:
     """How far a request came."""
 

@@ -43,7 +43,7 @@ class Reports:
         self.usage = None if target is None else UsageRecords(target)
         self.tracing = Tracing()
         self.recent = recent
-        self.open: dict[str, Passage] = {}
+        self.open: set[Passage] = set()
         """Requests that have not ended."""
         self.baseline = LatencyBaseline(loop.time())
         self.profile = TrafficProfile(settings.profile_tenants, settings.profile_folder)
@@ -60,12 +60,12 @@ class Reports:
         passage = Passage(
             secrets.token_hex(12), self._loop.time(), trace=self.tracing.begin(headers)
         )
-        self.open[passage.id] = passage
+        self.open.add(passage)
         return passage
 
     def ended(self, passage: Passage) -> None:
         """It has ended."""
-        del self.open[passage.id]
+        self.open.remove(passage)
         outcome = passage.ended_as
         if outcome is None:
             return  # it asked for nothing
@@ -79,6 +79,10 @@ class Reports:
         self.profile.ended(record, wall)
         if passage.trace is not None:
             passage.trace.ended(record, passage.status)
+
+    def find_open(self, request_id: str) -> Passage | None:
+        """The request, where it has not ended; O(n)."""
+        return next((passage for passage in self.open if passage.id == request_id), None)
 
     async def follow(self) -> None:
         """Watch for slow tiers, and sample their traffic."""
@@ -110,7 +114,7 @@ class Reports:
     def _running(self) -> Iterator[UsageRecord]:
         """What is in the engine, with the output seen so far."""
         now, wall = self._loop.time(), time.time()
-        for passage in self.open.values():
+        for passage in self.open:
             record = self._record(passage, RUNNING, now, wall)
             if record.queued_seconds is not None:
                 yield replace(

@@ -1,0 +1,109 @@
+"""`GET /explain/...`: why a request waits, waited or was refused, as the admin port tells it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.fake_engine import until
+from support.faulty_engine import FaultyEngine, answer_well
+from support.faulty_upstream import Connection
+from support.sidecar import ALICE, BOB, SidecarUnderTest, policy_document, speak
+
+from tidegate.scheduling.contracts import (
+    Hold,
+    RequestExplanation,
+    RequestState,
+    TenantExplanation,
+    loads,
+)
+
+from .conftest import StartSidecar
+
+pytestmark = pytest.mark.integration
+
+
+async def ask(sidecar: SidecarUnderTest, path: str) -> Any:
+    async with sidecar.client.get(f"{sidecar.admin_url}/explain/{path}") as answer:
+        if answer.status != 200:
+            return answer.status
+        kind = TenantExplanation if path.startswith("tenants") else RequestExplanation
+        return loads(kind, await answer.read())
+
+
+async def test_a_request_from_its_queue_to_its_end(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar(policy=policy_document(tier={"max_in_flight": 1}))
+    release = asyncio.Event()
+
+    async def hold(connection: Connection) -> None:
+        await release.wait()
+        await answer_well(engine.requests[-1])(connection)
+
+    engine.script = hold
+    first = asyncio.create_task(speak(sidecar))
+    await until(lambda: engine.busy == 1)
+    others = [asyncio.create_task(speak(sidecar)) for _ in range(2)]
+    await until(lambda: sidecar.runtime.dispatcher.in_hand == 3)
+    running, *waiting = sorted(
+        sidecar.runtime.reports.open, key=lambda passage: (not passage.tickets, passage.arrival)
+    )
+    explained = await ask(sidecar, f"requests/{running.id}")
+    assert (explained.state, explained.tenant) == (RequestState.RUNNING, ALICE)
+    assert explained.standing is None
+    last = await ask(sidecar, f"requests/{waiting[-1].id}")
+    assert last.state is RequestState.WAITING
+    assert last.standing.position == 2
+    assert last.standing.hold is Hold.IN_FLIGHT_LIMIT
+    assert last.served_instead == ()  # nothing was dispatched since it came
+    tenant = await ask(sidecar, f"tenants/{ALICE}")
+    assert (tenant.queued, tenant.running, tenant.next_request) == (2, 1, waiting[0].id)
+    release.set()
+    await asyncio.gather(first, *others)
+    engine.script = None
+    ended = await ask(sidecar, f"requests/{waiting[-1].id}")
+    assert ended.state is RequestState.ENDED
+    assert ended.record.outcome == "completed"
+    assert [(row.tenant, row.requests) for row in ended.served_instead] == [(ALICE, 1)]
+    assert ended.waited_seconds == pytest.approx(ended.record.queued_seconds, abs=0.001)
+    tenant = await ask(sidecar, f"tenants/{ALICE}")
+    assert tenant.requests_total == {"completed": 3}
+    assert tenant.last[0].id == ended.id
+    assert tenant.standing is None
+
+
+async def test_a_refusal_names_its_limit(start_sidecar: StartSidecar) -> None:
+    limit = {"name": "minute", "per": "Minute", "requests": 1}
+    sidecar = await start_sidecar(policy=policy_document(tier={"rate_limits": [limit]}))
+    assert (await speak(sidecar))[0] == 200
+    status, headers, _ = await speak(sidecar)
+    assert status == 429
+    refused = await ask(sidecar, f"requests/{headers['x-request-id']}")
+    assert refused.state is RequestState.ENDED
+    assert (refused.record.outcome, refused.record.limit) == ("rate_limited", "minute")
+    assert refused.record.retry_after_seconds == int(headers["retry-after"])
+    assert (refused.waited_seconds, refused.served_instead) == (0, ())
+    tenant = await ask(sidecar, f"tenants/{ALICE}")
+    (use,) = tenant.limits
+    assert (use.name, use.requests_used, use.requests) == ("minute", 1, 1)
+
+
+async def test_what_is_not_known(sidecar: SidecarUnderTest) -> None:
+    assert await ask(sidecar, "requests/no-such") == 404
+    assert await ask(sidecar, "tenants/team-a/nobody") == 404
+    assert (await ask(sidecar, f"tenants/{BOB}")).last == ()
+
+
+async def test_only_with_the_token(start_sidecar: StartSidecar, tmp_path: Any) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret-token")
+    sidecar = await start_sidecar(admin_token_file=token)
+    for path in (f"explain/tenants/{ALICE}", "explain/requests/r", "profiles", "profiles/x"):
+        async with sidecar.client.get(f"{sidecar.admin_url}/{path}") as answer:
+            assert answer.status == 401
+    headers = {"Authorization": "Bearer secret-token"}
+    url = f"{sidecar.admin_url}/explain/tenants/{ALICE}"
+    async with sidecar.client.get(url, headers=headers) as answer:
+        assert answer.status == 200
