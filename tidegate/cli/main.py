@@ -55,6 +55,12 @@ COMMANDS: dict[str, CommandSource] = {
         "What a policy would do, in virtual time.",
         "simulator,operator",
     ),
+    "rules": CommandSource(
+        "tidegate.cli.rules",
+        "rules",
+        "Alerts on what tiers are promised, for Prometheus.",
+        "operator,local-cluster",
+    ),
     "demo": CommandSource(
         "tidegate.cli.demo",
         "demo",

@@ -62,17 +62,9 @@ class CompiledManifests:
 
 def compile_manifests(found: Found, pool_name: str | None) -> CompiledManifests:
     """Compile the pool of that name, or the only one that generates."""
-    for kind, model in _MODELS.items():
-        for file, obj in found.get(kind, ()):
-            _complete(file, obj, kind)
-            _check(file, obj, model)
-    for kind in (NAMESPACE, SECRET):
-        for file, obj in found.get(kind, ()):
-            _complete(file, obj, kind)
-    _refuse_twins(found)
-    judgement = _judged(found)
+    judgement = _completed(found)
     pool = _chosen(_pools(found), pool_name)
-    compiled = compile_pool(pool, judgement, Previous(), may_share=True, now_seconds=1.0)
+    compiled = _compiled(pool, judgement)
     faults = [fault.message for fault in compiled.faults]
     name = f"{pool.metadata.namespace}/{pool.metadata.name}"
     if compiled.policy is None or compiled.keys is None:
@@ -87,6 +79,30 @@ def compile_manifests(found: Found, pool_name: str | None) -> CompiledManifests:
             *_tenant_notes(judgement, compiled),
         ),
     )
+
+
+def compiled_pools(found: Found) -> list[tuple[api.ServingPool, CompiledPool]]:
+    """Every pool, compiled, by namespace and name."""
+    judgement = _completed(found)
+    pools = sorted(_pools(found), key=lambda pool: (pool.metadata.namespace, pool.metadata.name))
+    return [(pool, _compiled(pool, judgement)) for pool in pools]
+
+
+def _compiled(pool: api.ServingPool, judgement: Judgement) -> CompiledPool:
+    return compile_pool(pool, judgement, Previous(), may_share=True, now_seconds=1.0)
+
+
+def _completed(found: Found) -> Judgement:
+    """Judge the objects, once they are as the API server would have them."""
+    for kind, model in _MODELS.items():
+        for file, obj in found.get(kind, ()):
+            _complete(file, obj, kind)
+            _check(file, obj, model)
+    for kind in (NAMESPACE, SECRET):
+        for file, obj in found.get(kind, ()):
+            _complete(file, obj, kind)
+    _refuse_twins(found)
+    return _judged(found)
 
 
 def _complete(file: Path, obj: Json, kind: str) -> None:

@@ -81,6 +81,11 @@ def read_policy(paths: Sequence[Path], pool: str | None) -> PolicyInput:
         raise _wrong(f"{', '.join(str(one.source) for one in policies)}: {error}") from None
 
 
+def read_manifests(paths: Sequence[Path]) -> Mapping[str, Sequence[tuple[Path, Json]]]:
+    """File and object of every manifest in these files or folders, by kind."""
+    return _by_kind(document for path in paths for document in _documents(path))
+
+
 def _decoded(document: _Document) -> Policy:
     try:
         return decode(Policy, document.value, "policy")
@@ -160,14 +165,18 @@ def _compiled(documents: Sequence[_Document], pool: str | None) -> PolicyInput:
             f"reading manifests needs {error.name}: install it with "
             "pip install 'tidegate[simulator,operator]', or give a policy.json"
         ) from None
-    by_kind: dict[str, list[tuple[Path, Json]]] = {}
-    for document in documents:
-        if document.foreign:
-            continue
-        by_kind.setdefault(document.kind, []).append((document.source, document.value))
+    by_kind = _by_kind(documents)
     found = manifests.compile_manifests(by_kind, pool)
     notes = (*_kustomization_notes(by_kind.get(_KUSTOMIZATION, [])), *found.notes)
     return PolicyInput(found.policy, found.digests, found.gpus, found.replicas, notes)
+
+
+def _by_kind(documents: Iterable[_Document]) -> dict[str, list[tuple[Path, Json]]]:
+    by_kind: dict[str, list[tuple[Path, Json]]] = {}
+    for document in documents:
+        if not document.foreign:
+            by_kind.setdefault(document.kind, []).append((document.source, document.value))
+    return by_kind
 
 
 def _kustomization_notes(found: Iterable[tuple[Path, Json]]) -> list[str]:
