@@ -139,15 +139,19 @@ def engine_body(
     engine_priority: int,
     ask_stream: bool,
     prompt_tokens: int | None = None,
+    cache_salt: bytes | None = None,
 ) -> bytes:
     """The bytes for the engine.
 
+    ``cache_salt``: a JSON string, see :mod:`.cache_salts`; unset: none is sent.
     ``prompt_tokens``: of each prompt only its last so many are computed (vLLM's
     ``truncate_prompt_tokens``; another engine may ignore it, and serves the whole prompt).
     """
     new: dict[str, bytes] = dict(body.endpoint.own_members)
     if prompt_tokens is not None:
         new["truncate_prompt_tokens"] = b"%d" % prompt_tokens
+    if cache_salt is not None:
+        new["cache_salt"] = cache_salt
     if engine_priority:
         new["priority"] = b"%d" % engine_priority
     if bound.sent is not None:

@@ -18,18 +18,25 @@ import hmac
 import secrets
 from pathlib import Path
 
+from tidegate.scheduling.contracts import TenantPolicy
+from tidegate_sidecar.settings import SettingsError
+
 MIN_KEY_BYTES = 16
 
 
 class CacheSalts:
-    """The salts under one key; ValueError for a key that is too short, OSError without the file."""
+    """The salts under one key; SettingsError where it is too short, OSError without the file."""
 
     def __init__(self, key_file: Path | None = None) -> None:
         key = secrets.token_bytes(32) if key_file is None else key_file.read_bytes().strip()
         if len(key) < MIN_KEY_BYTES:
-            raise ValueError(f"{key_file}: the key must have at least {MIN_KEY_BYTES} bytes")
+            raise SettingsError(f"cache_salt_key_file: must hold at least {MIN_KEY_BYTES} bytes")
         self._key = key
         self._salts: dict[str, bytes] = {}
+
+    def of(self, tenant: TenantPolicy) -> bytes | None:
+        """A tenant's salt; None: the policy gives it no scope, and none is sent."""
+        return None if tenant.cache_scope is None else self.salt(tenant.cache_scope)
 
     def salt(self, scope: str) -> bytes:
         """A scope's salt as a JSON string."""
@@ -41,5 +48,5 @@ class CacheSalts:
         return salt
 
     def forget(self) -> None:
-        """Those of scopes that may not be asked for again; all are made anew when they are."""
+        """Another policy: salts are made anew when they are asked for, and are the same."""
         self._salts.clear()

@@ -164,6 +164,7 @@ class Proxy:
                 engine_priority=in_force.engine_priority_of(tenant) if endpoint.generates else 0,
                 ask_stream=stream,
                 prompt_tokens=None if kept is None else max(1, kept // body.size.prompts),
+                cache_salt=runtime.cache_salts.of(tenant),
             )
             return await self._dispatch(request, ticket, body, sent, stream)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegate.scheduling.contracts import Bundle, ContractError
 from tidegate_sidecar import policy_files
+from tidegate_sidecar.cache_salts import CacheSalts
 from tidegate_sidecar.dispatcher import Dispatcher
 from tidegate_sidecar.engine import EngineClient
 from tidegate_sidecar.engine_address import EngineAddress
@@ -36,6 +37,7 @@ class Runtime:
         self.started_at = time.time()
         self.tally = Tally()
         self.dispatcher = Dispatcher(self.tally, loop)
+        self.cache_salts = CacheSalts(settings.cache_salt_key_file)
         self.reports = Reports(settings, self.dispatcher.recent, loop)
         self.tally.on_first_token = self.reports.baseline.observe
         self.engine = EngineClient(
@@ -97,6 +99,7 @@ class Runtime:
         self.dispatcher.apply_policy(bundle.policy, bundle.keys.keys)
         self.in_force = InForce(bundle, current.model if current is not None else None)
         self.reports.apply_policy(self.in_force)
+        self.cache_salts.forget()
         self.policy_error = None
         log.info("policy generation %d is in force", bundle.policy.generation)
         return True
