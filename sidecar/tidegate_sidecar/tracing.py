@@ -121,7 +121,7 @@ class Tracer:
 class RequestSpans:
     """The spans of one request."""
 
-    __slots__ = ("_arrived_ns", "_context", "_engine", "_propagator", "_server", "_tracer")
+    __slots__ = ("_arrived_ns", "_context", "_engines", "_propagator", "_server", "_tracer")
 
     def __init__(self, tracer: Any, propagator: Any, parent: Mapping[str, str]) -> None:
         from opentelemetry.context import Context
@@ -137,19 +137,18 @@ class RequestSpans:
             start_time=self._arrived_ns,
         )
         self._context = set_span_in_context(self._server, Context())
-        self._engine: Span | None = None
+        self._engines: list[Span] = []
 
     def engine_headers(self) -> Mapping[str, str]:
-        """Begins the engine's span; another one, where it is sent anew."""
+        """Begins a span of the engine's: one for each part, and for each time it is sent anew."""
         from opentelemetry.trace import SpanKind, set_span_in_context
 
-        if self._engine is not None:
-            self._engine.end()
-        self._engine = self._tracer.start_span(
+        engine = self._tracer.start_span(
             "engine", context=self._context, kind=SpanKind.CLIENT, start_time=time.time_ns()
         )
+        self._engines.append(engine)
         headers: dict[str, str] = {}
-        self._propagator.inject(headers, set_span_in_context(self._engine, self._context))
+        self._propagator.inject(headers, set_span_in_context(engine, self._context))
         return headers
 
     def ended(self, record: UsageRecord, status: int) -> None:
@@ -161,15 +160,16 @@ class RequestSpans:
                     "queue", context=self._context, start_time=self._arrived_ns
                 )
                 queue.end(self._arrived_ns + round(record.queued_seconds * 1e9))
-            if self._engine is not None:
-                self._engine.update_name(f"{_operation(record)} {record.model}")
-                self._engine.set_attributes(_engine_attributes(record))
-                _failed(self._engine, record, status)
+            if self._engines:  # what it used counts once, with the last
+                last = self._engines[-1]
+                last.update_name(f"{_operation(record)} {record.model}")
+                last.set_attributes(_engine_attributes(record))
+                _failed(last, record, status)
             self._server.update_name(f"{_operation(record)} {record.model}".strip() or "request")
             self._server.set_attributes(_server_attributes(record, status))
             _failed(self._server, record, status)
-        if self._engine is not None:
-            self._engine.end(now_ns)
+        for engine in self._engines:
+            engine.end(now_ns)
         self._server.end(now_ns)
 
 
