@@ -23,6 +23,8 @@ class Identity:
 
     tenant: str
     key_sha256: str
+    body_sha256: str | None = None
+    """Of the one body that a router vouched for; unset: the client showed its key itself."""
 
 
 def authenticate(authorization: Sequence[str], keys: Mapping[str, str]) -> Identity:

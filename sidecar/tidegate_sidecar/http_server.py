@@ -17,8 +17,9 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.answers import Answer
+from tidegate_sidecar.error_answers import error_answer
 from tidegate_sidecar.errors import ApiError
-from tidegate_sidecar.proxy import Proxy, error_answer
 
 _CLIENT_IDLE_SECONDS = 300.0
 """Idle connections of clients are closed after it; above the usual 60 s of load balancers."""
@@ -43,9 +44,11 @@ class _Connection(RequestHandler):
 class TenantServer(web.Server):
     """The server of the tenants' port."""
 
-    def __init__(self, proxy: Proxy, max_connections: int) -> None:
-        handle = cast(Callable[[BaseRequest], Awaitable[web.StreamResponse]], proxy.handle)
-        super().__init__(handle, handler_cancellation=True)
+    def __init__(
+        self, handle: Callable[[BaseRequest], Awaitable[Answer]], max_connections: int
+    ) -> None:
+        handler = cast(Callable[[BaseRequest], Awaitable[web.StreamResponse]], handle)
+        super().__init__(handler, handler_cancellation=True)
         self._max_connections = max_connections
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:

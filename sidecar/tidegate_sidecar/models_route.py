@@ -9,6 +9,8 @@ import orjson
 
 from tidegate_sidecar.errors import no_such_model
 
+MODELS_PATH = "/v1/models"
+
 
 def models_answer(
     engine_models: Sequence[dict[str, Any]], usable: str | None, wanted: str

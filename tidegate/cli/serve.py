@@ -14,9 +14,10 @@ from typing import Annotated
 
 import typer
 import uvloop
+from tidegate_sidecar.flags import SettingsError
 from tidegate_sidecar.policy_files import read_bundle
 from tidegate_sidecar.server import serve as run_sidecar
-from tidegate_sidecar.settings import Settings, SettingsError
+from tidegate_sidecar.settings import Settings
 
 from tidegate.cli.errors import CommandError
 from tidegate.scheduling.contracts import ContractError

@@ -1,0 +1,59 @@
+"""What the admin ports of sidecar and router share: the token, and how a policy is posted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from tidegate.scheduling.contracts import Bundle, ContractError, loads
+from tidegate_sidecar.auth import token_matches
+from tidegate_sidecar.governed import Governed, StaleGenerationError
+
+MAX_BUNDLE_BYTES = 64 << 20
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def token_guard(token_file: Path | None, open_paths: frozenset[str]) -> Middleware:
+    """Asks for the bearer token, where there is one, on all but the open paths."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if token_file is not None and request.path not in open_paths:
+            # read each time: a rotated token is in force as soon as its file is
+            token = await asyncio.to_thread(_read_token, token_file)
+            if not token or not token_matches(request.headers.getall("Authorization", ()), token):
+                return web.json_response(
+                    {"error": "a valid bearer token is needed"},
+                    status=401,
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+        return await handler(request)
+
+    return guard
+
+
+async def put_policy(governed: Governed, request: web.Request) -> web.Response:
+    """``PUT /policy``: a whole bundle; 422 where it cannot be, 409 where a newer one is."""
+    try:
+        bundle = loads(Bundle, await request.read(), "bundle")
+        if bundle.policy.shard is not None or bundle.keys.shard is not None:
+            raise ContractError("bundle: shards are for files; post the whole policy")
+        applied = governed.apply(bundle)
+    except ContractError as error:
+        governed.policy_failed(str(error))
+        return web.json_response({"error": str(error)}, status=422)
+    except StaleGenerationError as error:
+        return web.json_response({"error": str(error)}, status=409)
+    return web.json_response({"generation": bundle.policy.generation, "applied": applied})
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,32 @@
+"""The whole answers that are no answer of an engine: errors, and methods that a route lacks."""
+
+from __future__ import annotations
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.answers import WholeAnswer, json_answer
+from tidegate_sidecar.errors import ApiError
+
+
+def error_answer(error: ApiError, request_id: str, *, close: bool = False) -> WholeAnswer:
+    """The HTTP answer of an error; ``close`` the connection after it."""
+    return json_answer(
+        error.body(),
+        request_id,
+        error.status,
+        error.response_headers(),
+        # what is left of a body that was refused is not read to its end
+        close=close or error.status in (408, 413),
+    )
+
+
+def other_method(method: str, allowed: str, request_id: str) -> WholeAnswer:
+    """The answer to OPTIONS; a 405 for any other method that the route lacks."""
+    if method == "OPTIONS":
+        return WholeAnswer(b"", {"Allow": allowed, "x-request-id": request_id}, 204)
+    raise ApiError(
+        Outcome.MALFORMED,
+        f"The method {method[:16]} is not allowed here.",
+        status=405,
+        code="method_not_allowed",
+        headers={"Allow": allowed},
+    )

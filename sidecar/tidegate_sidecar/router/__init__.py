@@ -1,0 +1,1 @@
+"""The edge stage as a process of its own: which pod serves a request."""

@@ -1,0 +1,126 @@
+"""The router's admin port: health, metrics, status, policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, token_guard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric
+
+    from tidegate_sidecar.router.server import Router
+
+_OPEN = frozenset({"/healthz", "/readyz"})
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class RouterAdmin:
+    """Handlers of the admin port."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Figures(router))
+
+    def application(self) -> web.Application:
+        """The aiohttp application."""
+        guard = token_guard(self._router.settings.admin_token_file, _OPEN)
+        app = web.Application(client_max_size=MAX_BUNDLE_BYTES, middlewares=[guard])
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/status", self._status)
+        app.router.add_put("/policy", self._put_policy)
+        return app
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        router = self._router
+        parts = {
+            "policy": router.in_force is not None,
+            "pods": len(router.pods.serving()),
+            "draining": router.edge.draining,
+        }
+        return web.json_response(parts, status=200 if router.ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text = generate_latest(self._registry)
+        return web.Response(body=text, headers={"Content-Type": _METRICS_TYPE})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        router = self._router
+        in_force = router.in_force
+        serving = {pod.name for pod in router.pods.serving()}
+        return web.json_response(
+            {
+                "policy_generation": in_force.policy.generation if in_force else None,
+                "policy_error": router.policy_error,
+                "in_hand": router.edge.in_hand,
+                "pods": [
+                    {
+                        "name": pod.name,
+                        "serving": pod.name in serving,
+                        "queued": pod.queued,
+                        "requests": pod.requests,
+                        "outstanding_tokens": pod.outstanding_tokens,
+                    }
+                    for pod in router.pods.pods
+                ],
+            }
+        )
+
+    async def _put_policy(self, request: web.Request) -> web.Response:
+        return await put_policy(self._router, request)
+
+
+class _Figures:
+    """Counts of the router, as Prometheus reads them."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def collect(self) -> Iterator[Metric]:
+        """All series, each from the start."""
+        router, edge, pods = self._router, self._router.edge, self._router.pods
+        ended = CounterMetricFamily(
+            "tidegate_router_requests",
+            "Requests by how the router's part in them ended; forwarded: answered by a pod.",
+            labels=["outcome"],
+        )
+        for outcome in ("forwarded", *(o.value for o in Outcome if o is not Outcome.COMPLETED)):
+            ended.add_metric([outcome], edge.ended[outcome])
+        yield ended
+        yield CounterMetricFamily(
+            "tidegate_router_retries",
+            "Requests sent to a second pod because the first had no part in them.",
+            value=edge.retries,
+        )
+        yield CounterMetricFamily(
+            "tidegate_router_handed_back",
+            "Queued requests that a pod gave back because another one was free.",
+            value=pods.handed_back,
+        )
+        states = GaugeMetricFamily("tidegate_router_pods", "Pods by state.", labels=["state"])
+        serving = len(pods.serving())
+        states.add_metric(["serving"], serving)
+        states.add_metric(["resting"], len(pods.pods) - serving)
+        yield states
+        yield CounterMetricFamily(
+            "tidegate_policy_reload_failures",
+            "Policies that could not be applied.",
+            value=router.policy_reload_failures,
+        )
+        generation = router.in_force.policy.generation if router.in_force else 0
+        yield GaugeMetricFamily(
+            "tidegate_policy_generation", "Of the policy in force.", value=generation
+        )

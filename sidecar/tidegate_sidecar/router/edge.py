@@ -1,0 +1,333 @@
+"""The edge stage: who asks, for what, and which pod serves it.
+
+The way of a request: key -> content type -> body within its bound -> check and measure -> pod ->
+forward with signed identity -> relay, byte for byte. Limits of rate and prompt are judged by the
+pod, where what a request used is known and billed: they are the same for every pod (shared state).
+
+A request goes to a second pod only where nothing of it is lost or done twice: the pod could not be
+reached, or refused it as draining or without an engine, or handed it back from its queue; never
+after a byte of the answer reached the client, and never when the engine may have begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Collection
+from dataclasses import dataclass
+
+from aiohttp.web_request import BaseRequest
+
+from tidegate.scheduling.outcomes import HTTP_ERRORS, Outcome
+from tidegate_sidecar.answers import Answer, ClientGone, StreamAnswer, WholeAnswer
+from tidegate_sidecar.auth import Identity, authenticate
+from tidegate_sidecar.bodies import Body, output_bound, parse_body, require_model
+from tidegate_sidecar.client_headers import (
+    DEADLINE_HEADER,
+    PRIORITY_HEADER,
+    own_deadline_ms,
+    own_priority,
+    require_json,
+)
+from tidegate_sidecar.endpoints import ENDPOINTS, Endpoint, StreamKind
+from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
+from tidegate_sidecar.error_answers import error_answer, other_method
+from tidegate_sidecar.errors import DROPPED_REASON_HEADER, ApiError
+from tidegate_sidecar.estimate import Estimator
+from tidegate_sidecar.identity_keys import IDENTITY_HEADER, IdentityKeys
+from tidegate_sidecar.in_force import InForce
+from tidegate_sidecar.models_route import MODELS_PATH
+from tidegate_sidecar.relay import MAX_ANSWER_BYTES
+from tidegate_sidecar.request_body import read_body
+from tidegate_sidecar.router.balancer import choose
+from tidegate_sidecar.router.pods import PodSet, RoutedPod
+from tidegate_sidecar.router.settings import RouterSettings
+
+log = logging.getLogger("tidegate.router")
+
+SESSION_HEADER = "x-tidegate-session"
+AFFINITY_PREFIX_CHARACTERS = 512
+MAX_HAND_BACKS = 8
+_REFUSED_BY_POD = frozenset(
+    HTTP_ERRORS[outcome].dropped_reason for outcome in (Outcome.DRAINING, Outcome.NO_ENGINE)
+)
+"""The pod has no part in it yet, and another one may."""
+_HANDED_BACK = HTTP_ERRORS[Outcome.HANDED_BACK].dropped_reason
+_TRACE_HEADERS = ("traceparent", "tracestate")
+_PASSED_ON = (
+    "content-type",
+    "content-encoding",
+    "retry-after",
+    "cache-control",
+    "www-authenticate",
+)
+_PASSED_ON_PREFIXES = ("x-ratelimit-", "x-tidegate-", "x-accel-")
+
+
+class Edge:
+    """Handles every request of the router's tenants' port."""
+
+    def __init__(
+        self, settings: RouterSettings, keys: IdentityKeys, pods: PodSet, estimator: Estimator
+    ) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._pods = pods
+        self._estimator = estimator
+        self._loop = asyncio.get_running_loop()
+        self._turn = 0
+        self.in_force: InForce | None = None
+        self.ended: Counter[str] = Counter()
+        """Requests by outcome, as far as the router judged it; the rest is ``forwarded``."""
+        self.retries = 0
+        self.in_hand = 0
+        self._idle = asyncio.Event()
+        self.draining = False
+
+    async def handle(self, request: BaseRequest) -> Answer:
+        """One request; returns its answer, or raises when nobody is there to take it."""
+        request_id = secrets.token_hex(12)
+        self.in_hand += 1
+        self._idle.clear()
+        try:
+            answer = await self._route(request, request_id)
+            self.ended["forwarded"] += 1
+        except ApiError as error:
+            self.ended[error.outcome] += 1
+            answer = error_answer(error, request_id)
+        except ClientGone:
+            self.ended[Outcome.CLIENT_CLOSED] += 1
+            raise ConnectionResetError from None
+        except (asyncio.CancelledError, ConnectionError):
+            self.ended[Outcome.CLIENT_CLOSED] += 1
+            raise
+        except Exception:
+            log.exception("request %s: unexpected error", request_id)
+            self.ended[Outcome.ENGINE_FAILED] += 1
+            if request.writer.output_size > 0:
+                raise ConnectionResetError from None
+            failed = ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error")
+            answer = error_answer(failed, request_id)
+        finally:
+            self.in_hand -= 1
+            if not self.in_hand:
+                self._idle.set()
+        if isinstance(answer, WholeAnswer):
+            answer.stall_seconds = self._settings.client_stall_seconds
+            answer.keep_alive = answer.keep_alive and not self.draining
+        return answer
+
+    async def idle(self) -> None:
+        """Returns when no request is in hand."""
+        if self.in_hand:
+            await self._idle.wait()
+
+    async def _route(self, request: BaseRequest, request_id: str) -> Answer:
+        path = request.rel_url.raw_path
+        endpoint = ENDPOINTS.get(path)
+        if endpoint is not None:
+            if request.method == "POST":
+                return await self._serve(request, endpoint, request_id)
+            return other_method(request.method, "POST, OPTIONS", request_id)
+        if path == MODELS_PATH or path.startswith(MODELS_PATH + "/"):
+            if request.method in ("GET", "HEAD"):
+                return await self._models(request, path, request_id)
+            return other_method(request.method, "GET, HEAD, OPTIONS", request_id)
+        raise ApiError(Outcome.MODEL_NOT_FOUND, "There is no such route.", code="unknown_url")
+
+    def _identify(self, request: BaseRequest) -> tuple[InForce, Identity]:
+        in_force = self.in_force
+        if in_force is None:
+            raise ApiError(Outcome.NO_ENGINE)
+        if self.draining:
+            raise ApiError(Outcome.DRAINING)
+        return in_force, authenticate(request.headers.getall("Authorization", ()), in_force.keys)
+
+    async def _models(self, request: BaseRequest, path: str, request_id: str) -> Answer:
+        _, identity = self._identify(request)
+        pod = self._choose((), None, 0)
+        headers = self._signed(identity, request_id, b"")
+        with pod.carrying(0):
+            exchange = await self._sent(pod, pod.client.get(path, headers))
+            try:
+                return await _relay_whole(exchange, request_id)
+            finally:
+                exchange.close()
+
+    async def _serve(self, request: BaseRequest, endpoint: Endpoint, request_id: str) -> Answer:
+        arrival = self._loop.time()
+        in_force, identity = self._identify(request)
+        require_json(request)
+        settings = self._settings
+        raw = await read_body(request, settings.max_body_bytes, settings.body_seconds)
+        if self.in_force is not in_force:
+            in_force, identity = self._identify(request)
+        tenant = in_force.tenant(identity.tenant)
+        if tenant is None:
+            raise ApiError(Outcome.FORBIDDEN)
+        body = parse_body(endpoint, raw, in_force.model.media_domains)
+        require_model(body.model, in_force.model_of(tenant))
+        bound = output_bound(body, in_force.tier_of(tenant).output, None, self._estimator)
+        deadline_ms = own_deadline_ms(request.headers)
+        forwarded = _Forwarded(
+            id=request_id,
+            body=body,
+            headers=_own_headers(request) | self._signed(identity, request_id, raw),
+            affinity=_affinity(request, body, tenant.name),
+            tokens=self._estimator.tokens(body.size) + bound.tokens * body.sequences,
+            deadline=None if deadline_ms is None else arrival + deadline_ms / 1000,
+        )
+        return await self._forward(request, forwarded)
+
+    async def _forward(self, request: BaseRequest, forwarded: _Forwarded) -> Answer:
+        """Send it to one pod after another until one keeps it."""
+        while True:
+            pod = self._choose(forwarded.left_out, forwarded.affinity, forwarded.tokens)
+            with pod.carrying(forwarded.tokens):
+                headers = forwarded.headers_now(self._loop.time())
+                try:
+                    exchange = await self._sent(
+                        pod, pod.client.post(forwarded.body.endpoint.path, headers, forwarded.raw)
+                    )
+                except EngineUnreachable:
+                    if not self._goes_on(forwarded, pod, handed_back=False):
+                        raise ApiError(Outcome.NO_ENGINE) from None
+                    continue
+                try:
+                    reason = exchange.headers.get(DROPPED_REASON_HEADER)
+                    refused = reason in _REFUSED_BY_POD or reason == _HANDED_BACK
+                    if refused and self._goes_on(forwarded, pod, reason == _HANDED_BACK):
+                        continue
+                    if forwarded.body.stream and exchange.status == 200:
+                        return await self._relay_stream(request, exchange, forwarded)
+                    return await _relay_whole(exchange, forwarded.id)
+                finally:
+                    exchange.close()
+
+    def _goes_on(self, forwarded: _Forwarded, pod: RoutedPod, handed_back: bool) -> bool:
+        """Whether it may be sent to another pod, which is then the next to be chosen."""
+        if handed_back:
+            forwarded.hand_backs += 1
+            forwarded.left_out = {pod.name}
+            return forwarded.hand_backs <= MAX_HAND_BACKS
+        if forwarded.retried or not self._pods.serving({pod.name}):
+            return False
+        forwarded.retried = True
+        forwarded.left_out = {pod.name}
+        self.retries += 1
+        return True
+
+    def _choose(self, left_out: Collection[str], affinity: bytes | None, tokens: int) -> RoutedPod:
+        self._turn += 1
+        serving = self._pods.serving(left_out) or self._pods.serving()
+        pod = choose(serving, affinity, tokens, self._turn)
+        if pod is None:
+            raise ApiError(Outcome.NO_ENGINE)
+        return pod
+
+    def _signed(self, identity: Identity, request_id: str, body: bytes) -> dict[str, str]:
+        return {IDENTITY_HEADER: self._keys.sign(identity, request_id, body, time.time())}
+
+    async def _sent(self, pod: RoutedPod, exchange: Awaitable[Exchange]) -> Exchange:
+        """The head of a pod's answer; its breaker learns of it."""
+        pod.breaker.sent()
+        try:
+            head = await exchange
+        except (EngineUnreachable, EngineBroken) as error:
+            pod.breaker.failed(self._loop.time())
+            if isinstance(error, EngineUnreachable):
+                raise
+            raise ApiError(Outcome.ENGINE_FAILED) from None
+        except BaseException:
+            pod.breaker.unused()
+            raise
+        pod.breaker.succeeded()
+        return head
+
+    async def _relay_stream(
+        self, request: BaseRequest, exchange: Exchange, forwarded: _Forwarded
+    ) -> Answer:
+        stall_seconds = self._settings.client_stall_seconds
+        answer = StreamAnswer(request, _passed_on(exchange, forwarded.id))
+        try:
+            await exchange.pump(answer.write, lambda: answer.drained(stall_seconds))
+        except EngineBroken:
+            error = ApiError(Outcome.ENGINE_FAILED)
+            if not answer.begun:
+                raise error from None
+            typed = forwarded.body.endpoint.stream is StreamKind.TYPED
+            answer.keep_alive = False
+            answer.write(error.typed_event() if typed else error.event())
+        answer.end()
+        return answer
+
+
+@dataclass(slots=True)
+class _Forwarded:
+    """A request on its way to the pod that keeps it."""
+
+    id: str
+    body: Body
+    headers: dict[str, str]
+    affinity: bytes | None
+    tokens: int
+    """Its work: prompt and expected output."""
+    deadline: float | None
+    left_out: Collection[str] = ()
+    """Pods that shall not be the next."""
+    retried: bool = False
+    hand_backs: int = 0
+
+    @property
+    def raw(self) -> bytes:
+        """The body's bytes."""
+        return self.body.raw
+
+    def headers_now(self, now: float) -> dict[str, str]:
+        """With what is left of its deadline; DEADLINE_EXCEEDED where nothing is."""
+        if self.deadline is None:
+            return self.headers
+        left_ms = int(1000 * (self.deadline - now))
+        if left_ms <= 0:
+            raise ApiError(Outcome.DEADLINE_EXCEEDED)
+        return self.headers | {DEADLINE_HEADER: str(left_ms)}
+
+
+def _own_headers(request: BaseRequest) -> dict[str, str]:
+    """Those of the client's that its pod reads."""
+    own = own_priority(request.headers)
+    passed = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
+    return passed | ({PRIORITY_HEADER: str(own)} if own else {})
+
+
+def _affinity(request: BaseRequest, body: Body, tenant: str) -> bytes | None:
+    """What a pod's prefix cache may know of it: its session, or how its prompt begins."""
+    if not body.endpoint.generates:
+        return None
+    session = request.headers.get(SESSION_HEADER) or body.members.get("prompt_cache_key")
+    if session is None and body.size.texts:
+        session = body.size.texts[0][:AFFINITY_PREFIX_CHARACTERS]
+    if not session:
+        return None
+    return f"{tenant}\0{session}".encode("utf-8", "surrogatepass")
+
+
+def _passed_on(exchange: Exchange, request_id: str) -> dict[str, str]:
+    headers = {
+        name: value
+        for name, value in exchange.headers.items()
+        if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
+    }
+    return headers | {"x-request-id": request_id}
+
+
+async def _relay_whole(exchange: Exchange, request_id: str) -> WholeAnswer:
+    try:
+        body = await exchange.read_all(MAX_ANSWER_BYTES)
+    except EngineBroken:
+        raise ApiError(Outcome.ENGINE_FAILED) from None
+    close = exchange.status in (408, 413)
+    return WholeAnswer(body, _passed_on(exchange, request_id), exchange.status, close=close)

@@ -1,0 +1,189 @@
+"""The pods that a router knows: where they are, whether they serve, what they have to do.
+
+Two facts of a pod come from elsewhere: that it exists (a list, whose last good reading stays) and
+its own word, read from its admin port every ``poll_seconds``: ready or not, how much waits. What
+was sent to it and has not ended is counted here at once.
+
+After each round of readings queues are evened out (:mod:`.spread`): a pod that became free or new
+gets what others hand back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import orjson
+
+from tidegate.scheduling.contracts import ContractError, PodList, ServingPod, loads
+from tidegate_sidecar.engine import EngineBroken, EngineClient, EngineUnreachable
+from tidegate_sidecar.engine_address import EngineAddress
+from tidegate_sidecar.router.breaker import Breaker
+from tidegate_sidecar.router.spread import to_hand_back
+
+log = logging.getLogger("tidegate.router")
+
+LOOK_SECONDS = 2.0
+MISSES_ALLOWED = 3
+"""Looks without an answer in time, after which a pod that was ready is not."""
+_MAX_LOAD_BYTES = 64 << 10
+
+
+class RoutedPod:
+    """One pod, as the router sees it."""
+
+    def __init__(self, told: ServingPod, silence_seconds: float) -> None:
+        self.told = told
+        self.name = told.name
+        self.client = EngineClient(
+            EngineAddress.parse(told.address), silence_seconds=silence_seconds
+        )
+        self.admin = EngineClient(EngineAddress.parse(told.admin_address))
+        self.breaker = Breaker()
+        self.ready = False
+        self.queued = 0
+        """As it said last."""
+        self.requests = 0
+        """Sent and not ended."""
+        self.outstanding_tokens = 0
+        self.misses = 0
+
+    @contextlib.contextmanager
+    def carrying(self, tokens: int) -> Iterator[None]:
+        """Count a request of so much work while the context lasts."""
+        self.requests += 1
+        self.outstanding_tokens += tokens
+        try:
+            yield
+        finally:
+            self.requests -= 1
+            self.outstanding_tokens -= tokens
+
+    def close(self) -> None:
+        """Close every connection to it."""
+        self.client.close()
+        self.admin.close()
+
+
+class PodSet:
+    """All pods; ``follow`` is the loop that keeps it true."""
+
+    def __init__(
+        self, path: Path, token_file: Path | None, poll_seconds: float, silence_seconds: float
+    ) -> None:
+        self._path = path
+        self._token_file = token_file
+        self._poll_seconds = poll_seconds
+        self._silence_seconds = silence_seconds
+        self._loop = asyncio.get_running_loop()
+        self._seen: bytes | None = None
+        self._pods: dict[str, RoutedPod] = {}
+        self._leaving: list[RoutedPod] = []
+        self.handed_back = 0
+        """Requests that pods were asked to hand back and did."""
+
+    @property
+    def pods(self) -> Collection[RoutedPod]:
+        """All that the list names."""
+        return self._pods.values()
+
+    def serving(self, but: Collection[str] = ()) -> Sequence[RoutedPod]:
+        """Those that a request may be sent to now, ``but`` these."""
+        now = self._loop.time()
+        return [
+            pod
+            for name, pod in self._pods.items()
+            if pod.ready and name not in but and pod.breaker.closed(now)
+        ]
+
+    async def follow(self) -> None:
+        """Look again and again."""
+        while True:
+            try:
+                await self.look()
+            except Exception:
+                log.exception("looking at the pods failed")
+            await asyncio.sleep(self._poll_seconds)
+
+    async def look(self) -> None:
+        """One round: the list, each pod's word, the queues."""
+        self._read_list()
+        pods = list(self._pods.values())
+        token = self._token()
+        await asyncio.gather(*(self._ask(pod, token) for pod in pods))
+        queued = {pod.name: pod.queued for pod in self.serving()}
+        moves = to_hand_back(queued)
+        await asyncio.gather(
+            *(self._take_back(self._pods[name], count, token) for name, count in moves.items())
+        )
+        now = self._loop.time()
+        for pod in [*pods, *self._leaving]:
+            pod.client.sweep(now)
+            pod.admin.sweep(now)
+        for pod in [pod for pod in self._leaving if not pod.client.open_exchanges]:
+            self._leaving.remove(pod)
+            pod.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for pod in [*self._pods.values(), *self._leaving]:
+            pod.close()
+
+    def _read_list(self) -> None:
+        try:
+            text = self._path.read_bytes()
+            if text == self._seen:
+                return
+            told = {pod.name: pod for pod in loads(PodList, text, self._path.name).pods}
+            new = {
+                name: RoutedPod(pod, self._silence_seconds)
+                for name, pod in told.items()
+                if name not in self._pods or self._pods[name].told != pod
+            }
+        except (OSError, ContractError, ValueError) as error:
+            log.warning("the list of pods stays as it was: %s", error)
+            return
+        self._seen = text
+        for name in list(self._pods):
+            if name not in told or name in new:
+                self._leaving.append(self._pods.pop(name))
+        self._pods.update(new)
+        log.info("%d pods", len(self._pods))
+
+    def _token(self) -> dict[str, str]:
+        if self._token_file is None:
+            return {}
+        return {"Authorization": f"Bearer {self._token_file.read_text(encoding='utf-8').strip()}"}
+
+    async def _ask(self, pod: RoutedPod, token: dict[str, str]) -> None:
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                exchange = await pod.admin.get("/load", token)
+                try:
+                    body = await exchange.read_all(_MAX_LOAD_BYTES)
+                finally:
+                    exchange.close()
+            load = orjson.loads(body)
+            pod.ready = exchange.status == 200 and bool(load["ready"])
+            pod.queued = int(load["queued"])
+            pod.misses = 0
+        except EngineUnreachable:
+            pod.ready = False
+        except (EngineBroken, TimeoutError, orjson.JSONDecodeError, KeyError, TypeError):
+            pod.misses += 1
+            pod.ready = pod.ready and pod.misses < MISSES_ALLOWED
+
+    async def _take_back(self, pod: RoutedPod, count: int, token: dict[str, str]) -> None:
+        with contextlib.suppress(EngineUnreachable, EngineBroken, TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                exchange = await pod.admin.post(f"/hand-back?requests={count}", token, b"{}")
+                try:
+                    body = orjson.loads(await exchange.read_all(_MAX_LOAD_BYTES))
+                finally:
+                    exchange.close()
+            if exchange.status == 200:
+                self.handed_back += int(body["handed_back"])
+                pod.queued -= int(body["handed_back"])

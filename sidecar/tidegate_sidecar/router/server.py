@@ -1,0 +1,157 @@
+"""One router from start to exit: ports, followers, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl
+
+from aiohttp import web
+
+from tidegate.scheduling.contracts import Bundle
+from tidegate_sidecar.estimate import Estimator
+from tidegate_sidecar.governed import Governed, PolicyFiles
+from tidegate_sidecar.http_server import TenantServer
+from tidegate_sidecar.identity_keys import IdentityKeys
+from tidegate_sidecar.in_force import InForce
+from tidegate_sidecar.open_files import client_connections
+from tidegate_sidecar.router.admin import RouterAdmin
+from tidegate_sidecar.router.edge import Edge
+from tidegate_sidecar.router.pods import PodSet
+from tidegate_sidecar.router.settings import RouterSettings
+
+log = logging.getLogger("tidegate.router")
+
+_BACKLOG = 1024
+
+
+class Router(Governed):
+    """Both ports and what runs behind them."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        """ValueError or OSError: the identity keys or the certificate cannot be read."""
+        super().__init__()
+        self.settings = settings
+        self.identity_keys = IdentityKeys(settings.identity_keys)
+        self.pods = PodSet(
+            settings.pods,
+            settings.admin_token_file,
+            settings.poll_seconds,
+            settings.pod_silence_seconds,
+        )
+        self.edge = Edge(settings, self.identity_keys, self.pods, Estimator())
+        self.port = settings.port
+        self.admin_port = settings.admin_port
+        self._tls = _Certificate(settings) if settings.tls_certificate else None
+        self._followers: list[asyncio.Task[None]] = []
+        self._runners: list[web.BaseRunner] = []
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests would be served."""
+        return self.in_force is not None and not self.edge.draining and bool(self.pods.serving())
+
+    def put_in_force(self, bundle: Bundle, in_force: InForce) -> None:
+        """The edge judges by it from here on."""
+        self.edge.in_force = in_force
+
+    async def start(self) -> None:
+        """Listen; OSError where a port is taken. Returns before a policy or a pod need be there."""
+        settings = self.settings
+        files = PolicyFiles(self, settings.policy, settings.keys, settings.poll_seconds)
+        files.look()
+        await self.pods.look()
+        admin = web.AppRunner(
+            RouterAdmin(self).application(), access_log=None, shutdown_timeout=2.0
+        )
+        self.admin_port = await self._listen(admin, settings.admin_host, settings.admin_port)
+        tenants = web.ServerRunner(
+            TenantServer(self.edge.handle, client_connections()), shutdown_timeout=2.0
+        )
+        context = self._tls.context if self._tls else None
+        self.port = await self._listen(tenants, settings.host, settings.port, context)
+        self._followers = [
+            asyncio.create_task(files.follow(), name="policy-files"),
+            asyncio.create_task(self.pods.follow(), name="pods"),
+            asyncio.create_task(
+                self.identity_keys.follow(settings.poll_seconds), name="identity-keys"
+            ),
+        ]
+        if self._tls is not None:
+            following = self._tls.follow(settings.poll_seconds)
+            self._followers.append(asyncio.create_task(following, name="certificate"))
+
+    async def _listen(
+        self, runner: web.BaseRunner, host: str, port: int, context: ssl.SSLContext | None = None
+    ) -> int:
+        await runner.setup()
+        self._runners.append(runner)
+        await web.TCPSite(runner, host, port, backlog=_BACKLOG, ssl_context=context).start()
+        return int(runner.addresses[0][1])
+
+    async def drain(self) -> None:
+        """No new request; those in hand run to their end, within the bound of the settings."""
+        self.edge.draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_seconds):
+                await self.edge.idle()
+
+    async def stop(self) -> None:
+        """Close everything; nothing of it is left running."""
+        for task in self._followers:
+            task.cancel()
+        await asyncio.gather(*self._followers, return_exceptions=True)
+        for runner in reversed(self._runners):
+            await runner.cleanup()
+        self.pods.close()
+
+
+class _Certificate:
+    """The TLS context of the tenants' port; a renewed certificate serves the next handshake."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        assert settings.tls_certificate is not None
+        assert settings.tls_key is not None
+        self._certificate, self._key = settings.tls_certificate, settings.tls_key
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.load_cert_chain(self._certificate, self._key)
+        self._seen = self._times()
+
+    async def follow(self, poll_seconds: float) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.sleep(poll_seconds)
+            self.look()
+
+    def look(self) -> None:
+        """Load it again where it changed; a pair that does not match leaves the last good."""
+        try:
+            if (times := self._times()) != self._seen:
+                self.context.load_cert_chain(self._certificate, self._key)
+                self._seen = times
+                log.info("the certificate was loaded again")
+        except (OSError, ssl.SSLError) as error:
+            log.warning("the certificate stays as it was: %s", error)
+
+    def _times(self) -> tuple[int, int]:
+        return self._certificate.stat().st_mtime_ns, self._key.stat().st_mtime_ns
+
+
+async def serve(settings: RouterSettings) -> None:
+    """Run until a signal, then drain; raises OSError where a port cannot be bound."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, told.set)
+    router = Router(settings)
+    try:
+        await router.start()
+        log.info(
+            "tenants on %s:%d, admin on port %d", settings.host, router.port, router.admin_port
+        )
+        await told.wait()
+        await router.drain()
+    finally:
+        await router.stop()

@@ -1,0 +1,53 @@
+"""The router's settings: flags, else ``TIDEGATE_ROUTER_*``, else the default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate_sidecar.flags import SettingsError, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """How one router runs."""
+
+    policy: Path = setting("policy.json, or a folder of its shards (policy*.json).")
+    keys: Path = setting("keys.json, or a folder of its shards (keys*.json).")
+    pods: Path = setting("pods.json: the pods that it sends requests to; followed.")
+    identity_keys: Path = setting(
+        "File of secrets, one a line: the first signs what is told to the sidecars."
+    )
+    host: str = setting("Address of the tenants' port.", "127.0.0.1")
+    port: int = setting("The tenants' port; 0: any free one.", 8000)
+    admin_host: str = setting("Address of the admin port.", "127.0.0.1")
+    admin_port: int = setting("The admin port; 0: any free one.", 8001)
+    admin_token_file: Path | None = setting(
+        "File with the bearer token of the router's admin port and of its pods'. Unset: no token.",
+        None,
+    )
+    tls_certificate: Path | None = setting(
+        "PEM chain; the tenants' port then speaks TLS. Read again when it changes.", None
+    )
+    tls_key: Path | None = setting("PEM key of the certificate.", None)
+    max_body_bytes: int = setting("Largest request body after inflating.", 32 * 1024 * 1024)
+    body_seconds: float = setting("A request body must have arrived by then.", 60.0)
+    client_stall_seconds: float = setting(
+        "A client that reads nothing for so long, with its buffers full, counts as gone.", 60.0
+    )
+    pod_silence_seconds: float = setting(
+        "A pod that sends nothing for so long has failed its request; above what its queue and "
+        "its engine may take.",
+        3_600.0,
+    )
+    poll_seconds: float = setting("Between two looks at pods, policy and key files.", 0.5)
+    drain_seconds: float = setting(
+        "From SIGTERM on, requests in hand may run for so long, then they are cut.", 50.0
+    )
+
+    def __post_init__(self) -> None:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise SettingsError("tls_certificate and tls_key go together")
+        for name in ("max_body_bytes", "poll_seconds"):
+            if getattr(self, name) <= 0:
+                raise SettingsError(f"{name}: must be above 0")

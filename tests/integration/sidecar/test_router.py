@@ -1,0 +1,253 @@
+"""The router before sidecars: who asks is told once; a request that nobody began is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from support.fake_engine import until
+from support.faulty_engine import DONE, FaultyEngine, chat_chunk
+from support.faulty_upstream import event_stream, reset
+from support.sidecar import (
+    ALICE,
+    BOB,
+    KEYS,
+    SidecarUnderTest,
+    chat_body,
+    keys_document,
+    policy_document,
+    sidecar_under_test,
+    write,
+)
+from tidegate_sidecar.auth import Identity
+from tidegate_sidecar.identity_keys import IDENTITY_HEADER, IdentityKeys
+from tidegate_sidecar.router.server import Router
+from tidegate_sidecar.router.settings import RouterSettings
+
+pytestmark = pytest.mark.integration
+
+Pod = tuple[FaultyEngine, SidecarUnderTest]
+SEATS = 4
+"""Of each engine: the rest waits in its sidecar."""
+
+
+class Fleet:
+    """Pods behind one router, which knows those that :meth:`tell` told it of."""
+
+    def __init__(self, folder: Path, pods: AsyncExitStack, edge: AsyncExitStack) -> None:
+        self.folder = folder
+        self.secrets = write_secrets(folder / "identity-keys", secrets.token_hex(32))
+        self.pods: list[Pod] = []
+        self.router: Router
+        self.client: aiohttp.ClientSession
+        self._pods = pods
+        self._edge = edge
+
+    async def add_pod(self, **settings: Any) -> Pod:
+        """One more pod; the router is not told yet."""
+        engine = await self._pods.enter_async_context(FaultyEngine())
+        folder = self.folder / f"pod-{len(self.pods)}"
+        folder.mkdir()
+        under_test = await self._pods.enter_async_context(
+            sidecar_under_test(
+                folder,
+                engine.url,
+                policy=policy_document(engine={"max_num_seqs": SEATS}),
+                identity_keys=self.secrets,
+                **settings,
+            )
+        )
+        self.pods.append((engine, under_test))
+        return self.pods[-1]
+
+    async def tell(self, *numbers: int) -> None:
+        """The router's list names these pods, and it has seen them."""
+        pods = [
+            {
+                "name": f"pod-{number}",
+                "address": self.pods[number][1].url,
+                "admin_address": self.pods[number][1].admin_url,
+            }
+            for number in numbers
+        ]
+        write(self.folder / "pods.json", {"version": 1, "pods": pods})
+        names = {f"pod-{number}" for number in numbers}
+        router = self.router
+        await until(lambda: {pod.name for pod in router.pods.pods if pod.ready} == names)
+
+    async def start(self) -> None:
+        settings = RouterSettings(
+            policy=write(self.folder / "policy.json", policy_document()),
+            keys=write(self.folder / "keys.json", keys_document()),
+            pods=write(self.folder / "pods.json", {"version": 1, "pods": []}),
+            identity_keys=self.secrets,
+            port=0,
+            admin_port=0,
+            poll_seconds=0.05,
+        )
+        self.router = Router(settings)
+        await self.router.start()
+        self._edge.push_async_callback(self.router.stop)
+        self.client = await self._edge.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        )
+
+    def chat(self, tenant: str = ALICE, **extra: Any) -> Any:
+        headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
+        url = f"http://127.0.0.1:{self.router.port}/v1/chat/completions"
+        return self.client.post(url, json=chat_body(**extra), headers=headers)
+
+    async def answered(self, **extra: Any) -> int:
+        async with self.chat(**extra) as answer:
+            await answer.read()
+            return int(answer.status)
+
+
+def write_secrets(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    """A router and one pod, which it knows."""
+    async with AsyncExitStack() as pods, AsyncExitStack() as edge:
+        fleet = Fleet(tmp_path, pods, edge)
+        await fleet.start()
+        await fleet.add_pod()
+        await fleet.tell(0)
+        yield fleet
+        await until(lambda: all(pod.requests == 0 for pod in fleet.router.pods.pods))
+        assert fleet.router.edge.in_hand == 0
+        assert all(pod.outstanding_tokens == 0 for pod in fleet.router.pods.pods)
+
+
+async def test_a_request_is_answered_as_its_pod_answers_it(fleet: Fleet) -> None:
+    engine, pod = fleet.pods[0]
+    async with fleet.chat(stream=True) as answer:
+        streamed = await answer.read()
+        assert answer.status == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+    assert streamed.endswith(DONE)
+    async with fleet.chat() as answer:
+        assert (await answer.json())["choices"][0]["message"]["content"] == "Hello!"
+        request_id = answer.headers["x-request-id"]
+    assert engine.requests[-1].headers["x-request-id"] == request_id, "one id all the way"
+    assert pod.outcomes(ALICE) == {"completed": 2}
+    async with fleet.client.get(
+        f"http://127.0.0.1:{fleet.router.port}/v1/models",
+        headers={"Authorization": f"Bearer {KEYS[BOB]}"},
+    ) as answer:
+        assert [model["id"] for model in (await answer.json())["data"]] == ["test-model"]
+
+
+async def test_the_edge_refuses_what_no_pod_need_see(fleet: Fleet) -> None:
+    engine, _ = fleet.pods[0]
+    url = f"http://127.0.0.1:{fleet.router.port}/v1/chat/completions"
+    async with fleet.client.post(url, json=chat_body()) as answer:
+        assert answer.status == 401
+    assert await fleet.answered(model="another") == 404
+    assert await fleet.answered(temperature="hot") == 400
+    assert engine.requests == []
+
+
+async def test_a_pod_behind_a_router_serves_nobody_else(fleet: Fleet) -> None:
+    _, pod = fleet.pods[0]
+    async with pod.chat() as answer:
+        assert answer.status == 401
+        assert (await answer.json())["error"]["type"] == "authentication_error"
+    keys = IdentityKeys(fleet.secrets)
+    (digest,) = (d for d, t in keys_document()["keys"].items() if t == ALICE)
+    body = json.dumps(chat_body()).encode()
+
+    async def asked(value: str, sent: bytes = body) -> int:
+        async with pod.request(body=sent, tenant=None, headers={IDENTITY_HEADER: value}) as answer:
+            return int(answer.status)
+
+    good = keys.sign(Identity(ALICE, digest), "id-1", body, time.time())
+    assert await asked(good) == 200
+    assert await asked(good, body + b" ") == 401, "signed for another body"
+    assert await asked(keys.sign(Identity(ALICE, digest), "id-2", body, time.time() - 60)) == 401
+    assert await asked(keys.sign(Identity(BOB, digest), "id-3", body, time.time())) == 401
+    stranger = IdentityKeys(write_secrets(fleet.folder / "other", secrets.token_hex(32)))
+    assert await asked(stranger.sign(Identity(ALICE, digest), "id-4", body, time.time())) == 401
+    # A rotation: the new secret is known before it signs.
+    old, new = fleet.secrets.read_text(), secrets.token_hex(32)
+    write_secrets(fleet.secrets, old, new)
+    signed_by_new = IdentityKeys(write_secrets(fleet.folder / "new", new))
+    await until(lambda: pod.runtime.identity_keys is not None and _knows(pod, signed_by_new))
+    by_new = signed_by_new.sign(Identity(ALICE, digest), "id-5", body, time.time())
+    assert await asked(by_new) == 200
+    assert await asked(keys.sign(Identity(ALICE, digest), "id-6", body, time.time())) == 200
+
+
+def _knows(pod: SidecarUnderTest, signer: IdentityKeys) -> bool:
+    keys = pod.runtime.identity_keys
+    assert keys is not None
+    signed = signer.sign(Identity(ALICE, "0" * 64), "probe", b"", time.time())
+    with contextlib.suppress(Exception):
+        return keys.verified([signed], time.time()).request_id == "probe"
+    return False
+
+
+async def test_a_pod_that_is_gone_costs_nobody_an_answer(fleet: Fleet) -> None:
+    await fleet.add_pod()
+    await fleet.tell(0, 1)
+    await fleet.pods[0][1].sidecar.stop()
+    statuses = await asyncio.gather(*(fleet.answered() for _ in range(12)))
+    assert set(statuses) == {200}
+    assert len(fleet.pods[1][0].requests) == 12
+
+
+async def test_a_draining_pod_passes_its_new_requests_on(fleet: Fleet) -> None:
+    await fleet.add_pod()
+    await fleet.tell(0, 1)
+    fleet.pods[0][1].runtime.begin_drain()
+    statuses = await asyncio.gather(*(fleet.answered() for _ in range(12)))
+    assert set(statuses) == {200}
+    assert fleet.pods[0][0].requests == []
+
+
+async def test_what_an_engine_may_have_begun_is_never_sent_twice(fleet: Fleet) -> None:
+    await fleet.add_pod()
+    await fleet.tell(0, 1)
+    for engine, _ in fleet.pods:
+        engine.script = event_stream([chat_chunk("Hel")], then=reset)
+    async with fleet.chat(stream=True) as answer:
+        assert answer.status == 200
+        text = (await answer.read()).decode()
+    assert "Hel" in text
+    assert '"error"' in text
+    assert "[DONE]" not in text
+    assert sum(len(engine.requests) for engine, _ in fleet.pods) == 1
+
+
+async def test_a_new_pod_gets_half_of_what_waits_on_the_other(fleet: Fleet) -> None:
+    release = asyncio.Event()
+
+    async def held(number: int) -> None:
+        await release.wait()
+
+    fleet.pods[0][0].script = event_stream([chat_chunk("late"), DONE], between=held)
+    asked = [asyncio.create_task(fleet.answered(max_tokens=4, stream=True)) for _ in range(60)]
+    await until(lambda: fleet.pods[0][1].runtime.dispatcher.in_hand == 60)
+    await fleet.add_pod()
+    begun = time.monotonic()
+    await fleet.tell(0, 1)
+    await until(lambda: len(fleet.pods[1][0].requests) > 0)
+    assert time.monotonic() - begun < 10.0, "2 s is the aim on a machine of one's own"
+    release.set()
+    assert set(await asyncio.gather(*asked)) == {200}
+    served = [len(engine.requests) for engine, _ in fleet.pods]
+    assert sum(served) == 60, "each was served once"
+    assert served[1] >= 25
+    assert fleet.router.pods.handed_back >= 25
