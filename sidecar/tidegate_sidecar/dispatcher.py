@@ -5,7 +5,8 @@ or the gate awaits in between, so each is atomic and check-then-act on a queue's
 race. A request is a :class:`Ticket` from ``submit`` to ``close``:
 
     QUEUED --pump--> DISPATCHED --close--> ENDED
-      |  ^--requeue--'                       ^
+      |  ^--requeue--'  |                    ^
+      |  ^-BACKING_OFF<-'preempted           |
       '---- refused, expired, revoked, close-'
 
 Whoever submitted closes, exactly once, in every case (``with ticket:``); the ticket knows where
@@ -33,6 +34,7 @@ from tidegate.scheduling.scheduler import Scheduler
 from tidegate_sidecar.errors import ApiError, not_admitted
 from tidegate_sidecar.limit_headers import limit_headers
 from tidegate_sidecar.metrics_text import EngineFigures
+from tidegate_sidecar.places import Places
 from tidegate_sidecar.recent_requests import RecentRequests
 from tidegate_sidecar.tally import Tally
 from tidegate_sidecar.ticket import Ticket, TicketState
@@ -57,6 +59,7 @@ class Dispatcher:
         self._tickets: dict[str, Ticket] = {}
         self._opaque: set[Ticket] = set()
         self._engine_ready = False
+        self.places = Places()
         self.gaps: TokenGaps | None = None
         """The engine's steps as its streams show them; unset where nothing streams."""
         self._expiry: asyncio.TimerHandle | None = None
@@ -108,18 +111,65 @@ class Dispatcher:
         scheduler, gate = self.scheduler, self.gate
         if scheduler is None or gate is None or not self._engine_ready:
             return
-        while scheduler.has_work() and gate.is_open():
-            request = scheduler.next(now)
+        while scheduler.has_work():
+            if self.places.in_force:
+                request = self._next_with_place(now)
+            else:
+                request = scheduler.next(now) if gate.is_open() else None
             if request is None:
                 return
             ticket = self._tickets[request.id]
             gate.dispatched(request.id, request.sequences, request.prompt_tokens, now)
+            self.places.entered(ticket)
             if self.gaps is not None:
                 self.gaps.dispatched(ticket, now)
             ticket.state = TicketState.DISPATCHED
             self._tally.dispatched(request.tenant, now - request.arrival)
             self.recent.dispatched(request, now)
             ticket.let_go()
+
+    def _next_with_place(self, now: float) -> Request | None:
+        """The next to go of the tiers that the engine has places for, or can get by preemption."""
+        scheduler, gate, places = self.scheduler, self.gate, self.places
+        assert scheduler is not None
+        assert gate is not None
+        closed: set[str] = set()
+        while (is_open := gate.is_open()) or gate.lacks_place():
+            request = scheduler.peek(now, closed)
+            if request is None:
+                return None
+            heads = scheduler.heads() if is_open else ()
+            veto, victims = places.ask(request, heads, seat_short=not is_open)
+            tier = places.tier_of(request)
+            if veto is not None:
+                closed.add(tier)
+            elif is_open and not victims:
+                return scheduler.next(now, closed)
+            elif not sum([self._preempt(victim, tier, now) for victim in victims]):
+                return None
+        return None
+
+    def _preempt(self, ticket: Ticket, caused_by: str, now: float) -> bool:
+        """Take it off the engine, to come back after a while; False: it has just ended."""
+        scheduler = self.scheduler
+        assert scheduler is not None
+        if ticket.state is not TicketState.DISPATCHED or ticket.cut is None or not ticket.cut():
+            return False
+        request = ticket.request
+        lost_tokens = request.prompt_tokens - ticket.unfilled_tokens + ticket.output_tokens
+        self._tally.preempted(request.tenant, lost_tokens)
+        ticket.state = TicketState.BACKING_OFF
+        ticket.preemptions += 1
+        ticket.caused_by = caused_by
+        self._leave_engine(ticket, now)
+        ticket.forget_progress()
+        seconds = self.places.backoff_seconds(request, scheduler.queued())
+        ticket.back_off = self.loop.call_at(now + seconds, self._come_back, ticket)
+        return True
+
+    def _come_back(self, ticket: Ticket) -> None:
+        ticket.back_off = None
+        self._queue_again(ticket, self.loop.time())
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
         gate = self.gate
@@ -164,13 +214,17 @@ class Dispatcher:
             self.gaps.opaque(ticket)
 
     def requeue(self, ticket: Ticket) -> None:
-        scheduler = self.scheduler
         assert ticket.state is TicketState.DISPATCHED
-        assert scheduler is not None
         now = self.loop.time()
         self._leave_engine(ticket, now)
-        ticket.opaque = False
-        lost = scheduler.requeue(ticket.request.id, now)
+        ticket.forget_progress()
+        self._queue_again(ticket, now)
+
+    def _queue_again(self, ticket: Ticket, now: float) -> None:
+        scheduler = self.scheduler
+        assert scheduler is not None
+        lost = scheduler.requeue(ticket.request.id, now, ticket.caused_by)
+        ticket.caused_by = None
         if lost is not None:
             self._drop(ticket.request, self.refusal(lost, ticket.request.tenant))
             return
@@ -189,6 +243,10 @@ class Dispatcher:
         del self._tickets[request.id]
         if state is TicketState.QUEUED:
             scheduler.cancel(request.id, now)
+        elif state is TicketState.BACKING_OFF:
+            if ticket.back_off is not None:
+                ticket.back_off.cancel()
+            scheduler.finish(request.id, None, now)
         elif state is TicketState.DISPATCHED:
             self._leave_engine(ticket, now)
             # What its client abandons before a token has come is billed its prompt: free, it would
@@ -212,6 +270,7 @@ class Dispatcher:
         if self.gaps is not None:
             self.gaps.ended(ticket, now)
         self._opaque.discard(ticket)
+        self.places.left(ticket)
         self.gate.ended(ticket.request.id, now)
 
     # --- what befalls queued requests
@@ -283,6 +342,7 @@ class Dispatcher:
             self.gaps.budget_tokens = pace.step_tokens
             if not self.gaps.muted:  # nobody keeps the prefill budget but the engine its own
                 pace.budget_tokens = pace.step_tokens
+        self.places.apply_policy(policy)
         self._tally.apply_policy(policy)
         self._pump(now)
 
@@ -303,6 +363,7 @@ class Dispatcher:
         if scheduler is None or gate is None:
             return
         now = self.loop.time()
+        self.places.engine_blocks(figures.kv_blocks, figures.kv_block_tokens)
         gate.engine_metrics(figures.running, figures.waiting, figures.kv_used_ratio, now)
         for ticket in [t for t in self._opaque if (t.request.dispatched or 0.0) <= asked_at]:
             if figures.waiting != 0:

@@ -46,6 +46,15 @@ class EngineBroken(Exception):
     """The connection ended, or was silent too long, before the answer was complete."""
 
 
+class EngineCut(Exception):
+    """We ended the exchange ourselves (:data:`Cut`)."""
+
+
+Cut = Callable[[], bool]
+"""Ends an exchange for reasons of ours: its reader gets :class:`EngineCut`. False: too late, it has
+ended already."""
+
+
 class _StaleConnection(EngineBroken):
     """It had been closed by the engine while idle; no byte of an answer came."""
 
@@ -231,6 +240,15 @@ class _Connection(asyncio.Protocol):
         self._fail(EngineBroken("no byte from the engine for too long"))
         self.abort()
 
+    def cut(self) -> bool:
+        """See :data:`Cut`; what has come and was not taken is dropped."""
+        if not self.busy or self.complete or self._error is not None:
+            return False
+        self._pieces.clear()
+        self._fail(EngineCut())
+        self.abort()
+        return True
+
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -298,19 +316,32 @@ class EngineClient:
         """Exchanges whose connection is taken from the pool."""
         return len(self._busy)
 
-    async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Exchange:
-        """Send a JSON body; returns when the answer's head is there."""
+    async def post(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        on_sent: Callable[[Cut], None] | None = None,
+    ) -> Exchange:
+        """Send a JSON body; returns when the answer's head is there.
+
+        ``on_sent`` is given what ends the exchange, as soon as there is one.
+        """
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = (
             b"POST %b HTTP/1.1\r\n%bContent-Type: application/json\r\n%bContent-Length: %d\r\n\r\n"
         )
         return await self._exchange(
-            head % (path.encode(), self._host, lines.encode("latin-1"), len(body)), body
+            head % (path.encode(), self._host, lines.encode("latin-1"), len(body)), body, on_sent
         )
 
-    async def get(self, path: str) -> Exchange:
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Exchange:
         """Send a GET; returns when the answer's head is there."""
-        return await self._exchange(b"GET %b HTTP/1.1\r\n%b\r\n" % (path.encode(), self._host), b"")
+        lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        head = b"GET %b HTTP/1.1\r\n%b%b\r\n"
+        return await self._exchange(
+            head % (path.encode(), self._host, lines.encode("latin-1")), b""
+        )
 
     def sweep(self, now: float) -> None:
         """Close what was idle or silent for too long; the host calls it every second or so."""
@@ -332,12 +363,16 @@ class EngineClient:
             connection.abort()
         self._idle.clear()
 
-    async def _exchange(self, head: bytes, body: bytes) -> Exchange:
+    async def _exchange(
+        self, head: bytes, body: bytes, on_sent: Callable[[Cut], None] | None = None
+    ) -> Exchange:
         connection = self._take_idle() or await self._connect()
         while True:
             self._busy.add(connection)
             try:
                 connection.send(head, body)
+                if on_sent is not None:
+                    on_sent(connection.cut)
                 await connection.wait_head()
             except _StaleConnection:
                 self._busy.discard(connection)

@@ -27,7 +27,7 @@ async def send(
             headers = {"X-Request-Id": ticket.request.id}
             if ticket.trace is not None:
                 headers |= ticket.trace.engine_headers()
-            return await runtime.engine.post(path, headers, sent)
+            return await runtime.engine.post(path, headers, sent, ticket.may_be_cut)
         except EngineUnreachable:
             # nothing was sent, so nothing is lost: back to its place until the engine answers
             runtime.dispatcher.set_engine_ready(False)

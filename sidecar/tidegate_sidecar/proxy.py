@@ -22,6 +22,7 @@ from tidegate_sidecar.answers import Answer, ClientGone, WholeAnswer, json_answe
 from tidegate_sidecar.auth import Identity, authenticate
 from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
 from tidegate_sidecar.endpoints import CHAT, ENDPOINTS, Endpoint, StreamKind
+from tidegate_sidecar.engine import EngineCut
 from tidegate_sidecar.errors import ApiError, malformed
 from tidegate_sidecar.forward import send, upstream_error
 from tidegate_sidecar.in_force import InForce
@@ -197,6 +198,15 @@ class Proxy:
         )
 
     async def _dispatch(
+        self, request: BaseRequest, ticket: Ticket, body: Body, sent: bytes, stream: bool
+    ) -> Answer:
+        while True:
+            try:
+                return await self._relay(request, ticket, body, sent, stream)
+            except EngineCut:
+                pass  # preempted before its client saw anything: once more, when its turn comes
+
+    async def _relay(
         self, request: BaseRequest, ticket: Ticket, body: Body, sent: bytes, stream: bool
     ) -> Answer:
         exchange = await send(self._runtime, ticket, body.endpoint.path, sent, opaque=not stream)

@@ -26,6 +26,7 @@ from tidegate_sidecar.answers import StreamAnswer, WholeAnswer, json_answer
 from tidegate_sidecar.content import Inflater
 from tidegate_sidecar.engine import EngineBroken, Exchange
 from tidegate_sidecar.errors import ApiError
+from tidegate_sidecar.estimate import BYTES_PER_TOKEN_PRIOR
 from tidegate_sidecar.join_response import JoinError, StreamJoiner
 from tidegate_sidecar.sse import EventStream, usage_of
 from tidegate_sidecar.ticket import Ticket
@@ -48,7 +49,7 @@ async def relay_stream(
     """Pass a stream on; the ticket has its outcome when this returns."""
     events = EventStream(hide_usage=hide_usage, typed=typed)
     inflater = Inflater(exchange.headers.get("content-encoding"))
-    answer = StreamAnswer(request, _stream_headers(exchange, ticket, inflater))
+    answer = ticket.stream = StreamAnswer(request, _stream_headers(exchange, ticket, inflater))
     seen = 0
 
     def pass_on(passed: bytes) -> bool:
@@ -157,19 +158,39 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return answer
 
 
-async def relay_whole(exchange: Exchange, ticket: Ticket) -> WholeAnswer:
-    """Pass a whole answer on; its usage settles the bill."""
+async def read_whole(exchange: Exchange) -> tuple[bytes, str | None]:
+    """A whole answer, inflated, and its encoding where that is not known: then it is as it came."""
     inflater = Inflater(exchange.headers.get("content-encoding"))
     try:
         body = inflater.feed(await exchange.read_all(MAX_ANSWER_BYTES))
     except (EngineBroken, zlib.error):
         raise ApiError(Outcome.ENGINE_FAILED) from None
-    if inflater.opaque_encoding:
+    return body, inflater.opaque_encoding
+
+
+async def relay_whole(exchange: Exchange, ticket: Ticket) -> WholeAnswer:
+    """Pass a whole answer on; its usage settles the bill."""
+    body, opaque_encoding = await read_whole(exchange)
+    if opaque_encoding:
         ticket.complete(None)
     else:
-        ticket.complete(usage_of(_json_object(body)))
+        answer = _json_object(body)
+        ticket.complete(usage_of(answer))
+        if ticket.usage is None:
+            ticket.output_tokens = _counted_tokens(answer)
     headers = {"x-request-id": ticket.request.id, **ticket.limit_headers()}
-    if inflater.opaque_encoding:
-        headers["Content-Encoding"] = inflater.opaque_encoding
+    if opaque_encoding:
+        headers["Content-Encoding"] = opaque_encoding
     headers["Content-Type"] = exchange.headers.get("content-type", "application/json")
     return WholeAnswer(body, headers)
+
+
+def _counted_tokens(answer: dict[str, Any]) -> int:
+    """Output tokens of an answer without usage: its text, at the usual length of a token."""
+    choices = answer.get("choices")
+    text = 0
+    for choice in choices if isinstance(choices, list) else ():
+        message = choice.get("message", choice) if isinstance(choice, dict) else {}
+        for value in message.values() if isinstance(message, dict) else ():
+            text += len(value) if isinstance(value, str) else 0
+    return round(text / BYTES_PER_TOKEN_PRIOR)

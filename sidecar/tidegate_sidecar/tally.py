@@ -72,7 +72,9 @@ class TierTally:
         "duration",
         "inter_token",
         "outcomes",
+        "preemptions",
         "queue",
+        "recomputed_tokens",
         "skew",
         "skew_flagged",
         "truncated",
@@ -84,6 +86,9 @@ class TierTally:
         """Prompts above the limit that were served in the lowest place."""
         self.truncated = 0
         """Prompts above the limit that were cut."""
+        self.preemptions = 0
+        self.recomputed_tokens = 0
+        """Lost by those, and to be computed again."""
         self.outcomes: dict[Outcome, int] = {}
         self.skew = SkewCounter()
         self.skew_flagged = dict.fromkeys(SkewCause, 0)
@@ -167,6 +172,12 @@ class Tally:
             self.tiers[row.tier].ttft.observe(ttft_seconds)
             if self.on_first_token is not None:
                 self.on_first_token(row.tier, ttft_seconds)
+
+    def preempted(self, tenant: str, lost_tokens: int) -> None:
+        """A request was taken off the engine, and will be computed again."""
+        if (tier := self._tier_of(tenant)) is not None:
+            tier.preemptions += 1
+            tier.recomputed_tokens += lost_tokens
 
     def skewed(self, tenant: str, skew: Skew) -> None:
         """A request ended so much later (or earlier) than was estimated at its dispatch."""

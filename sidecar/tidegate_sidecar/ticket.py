@@ -15,7 +15,8 @@ from typing import Protocol
 from tidegate.scheduling.contracts import Endpoint
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request, Usage
-from tidegate_sidecar.answers import ClientGone
+from tidegate_sidecar.answers import ClientGone, StreamAnswer
+from tidegate_sidecar.engine import Cut
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.trace_context import TraceContext
 
@@ -43,6 +44,7 @@ class TicketHost(Protocol):
 class TicketState(Enum):
     QUEUED = "queued"
     DISPATCHED = "dispatched"
+    BACKING_OFF = "backing off"
     REFUSED = "refused"
     ENDED = "ended"
 
@@ -53,6 +55,9 @@ class Ticket:
     __slots__ = (
         "_host",
         "_turn",
+        "back_off",
+        "caused_by",
+        "cut",
         "empty_engine_readings",
         "first_token_at",
         "key_sha256",
@@ -60,6 +65,7 @@ class Ticket:
         "opaque",
         "outcome",
         "output_tokens",
+        "preemptions",
         "refusal",
         "request",
         "role_event",
@@ -67,6 +73,7 @@ class Ticket:
         "state",
         "step",
         "step_tokens",
+        "stream",
         "told_tokens",
         "trace",
         "unfilled_tokens",
@@ -93,6 +100,16 @@ class Ticket:
         """How many it brought in that."""
         self.unfilled_tokens = 0
         """Of its prompt, not taken to be computed yet."""
+        self.stream: StreamAnswer | None = None
+        """What its client is sent, where that is a stream."""
+        self.cut: Cut | None = None
+        """Ends its exchange with the engine; unset: it has none."""
+        self.preemptions = 0
+        """How often it was taken off the engine."""
+        self.caused_by: str | None = None
+        """The tier for which it was last."""
+        self.back_off: asyncio.TimerHandle | None = None
+        """Ends its wait before it is queued again."""
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.output_tokens = 0
@@ -105,7 +122,7 @@ class Ticket:
 
     async def turn(self) -> None:
         """Wait until it may be sent; :class:`ApiError` where it lost its place."""
-        if self.state is TicketState.QUEUED:
+        if self.state in (TicketState.QUEUED, TicketState.BACKING_OFF):
             self._turn = self._host.loop.create_future()
             try:
                 await self._turn
@@ -128,6 +145,22 @@ class Ticket:
         """Of its answer: what its tenant has left."""
         request = self.request
         return self._host.limit_headers(request.tenant, request.endpoint, request.model)
+
+    @property
+    def evictable(self) -> bool:
+        """Whether it can be taken off the engine without its client's noticing."""
+        return self.cut is not None and (self.stream is None or not self.stream.begun)
+
+    def may_be_cut(self, cut: Cut) -> None:
+        """Its exchange with the engine has begun."""
+        self.cut = cut
+
+    def forget_progress(self) -> None:
+        """It begins anew: nothing of what the engine did for it is left."""
+        self.sent = self.opaque = False
+        self.cut = self.first_token_at = self.last_token_at = None
+        self.output_tokens = self.told_tokens = self.step_tokens = self.unfilled_tokens = 0
+        self.step = -1
 
     def requeue(self) -> None:
         """The engine did no work for it: back to its old place."""

@@ -114,12 +114,19 @@ class Gate:
         """Whether one more request may be dispatched now."""
         if not self._flights:
             return True
+        return self._line_is_short() and self._has_place()
+
+    def lacks_place(self) -> bool:
+        """Whether it is closed for want of a seat or of KV alone, such as a victim would give."""
+        return bool(self._flights) and self._line_is_short() and not self._has_place()
+
+    def _line_is_short(self) -> bool:
         return (
-            self._not_started < self._window
-            and self._prefill_tokens < 2 * self._prefill_per_step()
-            and self._seats.has_room(self.in_flight)
-            and self._kv.has_room()
+            self._not_started < self._window and self._prefill_tokens < 2 * self._prefill_per_step()
         )
+
+    def _has_place(self) -> bool:
+        return self._seats.has_room(self.in_flight) and self._kv.has_room()
 
     def dispatched(self, request_id: str, sequences: int, prompt_tokens: int, now: float) -> None:
         """A request goes to the engine."""
@@ -286,6 +293,10 @@ class TokensInFlightGate:
         if self._seats is not None and self._sequences >= 2 * self._seats:
             return False
         return self._tokens < 2 * self._budget_tokens
+
+    def lacks_place(self) -> bool:
+        """Nobody is taken off an embedding engine."""
+        return False
 
     def dispatched(self, request_id: str, sequences: int, prompt_tokens: int, now: float) -> None:
         """A request goes to the engine."""

@@ -26,7 +26,6 @@ from tidegate.scheduling.job import Job
 from tidegate.scheduling.request import Usage
 from tidegate.scheduling.selection import Selection
 from tidegate.scheduling.state import TierState
-from tidegate.scheduling.tenant_averages import expected_cached_tokens
 
 _REQUESTS = FairnessUnit.REQUESTS
 _TOKENS = FairnessUnit.TOKENS
@@ -56,9 +55,6 @@ class Ledger:
         job.charged_tokens = cost = request.prompt_tokens + output_tokens
         ordered = not self._selection.in_arrival_order
         if self._pace is not None:
-            request.expected_cached_tokens = expected_cached_tokens(
-                request.prompt_tokens, tenant.averages, tier.averages
-            )
             cost = engine_ms(self._pace, request, tenant, output_tokens)
             job.charged_ms = cost
             job.used_ms = 0.0
@@ -139,12 +135,17 @@ class Ledger:
             self._correct_ms(job, job.used_ms - job.charged_ms)
         return tokens
 
-    def undo(self, job: Job) -> None:
-        """As if it had never been dispatched: the engine did no work on it."""
+    def undo(self, job: Job, cause: TierState | None = None) -> None:
+        """As if it had never been dispatched: the engine did no work on it, or did it for nothing
+        because of a tier, which pays for it."""
         self._serve(job, -job.served_tokens)
         self._correct_tokens(job, -job.charged_tokens)
         if self._pace is not None:
-            self._correct_ms(job, job.used_ms - job.charged_ms)
+            owed_ms = job.used_ms
+            if cause is not None:
+                self._tiers.charge(cause.account, owed_ms)
+                owed_ms = 0.0
+            self._correct_ms(job, owed_ms - job.charged_ms)
         if job.unit is _REQUESTS:
             self._adjust(job, -1.0)
 

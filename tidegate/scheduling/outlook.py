@@ -121,6 +121,14 @@ class Outlook:
         tenant, request = job.tenant, job.request
         if tenant.queue.size + tenant.in_flight == 1:
             self._loads[tenant.tier.name].active_weight += tenant.account.weight
+        if self._pace is not None:
+            mine, tiers = tenant.averages, tenant.tier.averages
+            request.expected_cached_tokens = expected_cached_tokens(
+                request.prompt_tokens, mine, tiers
+            )
+            request.expected_output_tokens = output_quantile_tokens(
+                DEADLINE_PERCENT, request.max_output_tokens, mine, tiers
+            )
         if anew and self._pace is not None and self._pace.is_measured:
             wait = self.forecast_wait(request, tenant, now).seconds()
             estimate = self._estimate(self._pace, request, tenant, wait)
@@ -187,8 +195,8 @@ class Outlook:
         return finish_time.estimate(
             pace,
             request.prompt_tokens,
-            output_quantile_tokens(DEADLINE_PERCENT, request.max_output_tokens, mine, tiers),
-            cached_tokens=expected_cached_tokens(request.prompt_tokens, mine, tiers),
+            request.expected_output_tokens,
+            cached_tokens=request.expected_cached_tokens,
             tokens_per_step=expected_tokens_per_step(mine, tiers),
             prefill_ahead_tokens=self._unstarted_tokens,
             wait_seconds=wait_seconds,

@@ -79,8 +79,10 @@ class Request:
     """Rising number in order of dispatch; unset while it waits."""
     dispatched: float | None = field(default=None, init=False)
     expected_cached_tokens: int = field(default=0, init=False)
-    """Of its prompt, what the prefix cache is expected to have; set at its dispatch where the host
-    reports the engine's steps."""
+    """Of its prompt, what the prefix cache is expected to have; set, as the next one, when it is
+    queued, where the host reports the engine's steps."""
+    expected_output_tokens: int = field(default=0, init=False)
+    """The 90th percentile of such requests' outputs; 0: not known."""
     output_tokens: int = field(default=0, init=False)
     """Charged so far while streaming."""
     best_effort: bool = field(default=False, init=False)
@@ -95,8 +97,6 @@ class Request:
     """Prompt and output tokens that it was billed; set at its end."""
     engine_ms: float | None = field(default=None, init=False)
     """EngineTime that it took; set at its end, where the host reports the engine's steps."""
-
-
     parts_ended: int = field(default=0, init=False)
     """Of its parts."""
 
@@ -107,6 +107,8 @@ class Request:
     def trails(self) -> bool:
         """Whether it is served whole, or is the part that is served last."""
         return self.whole is None or self.whole.parts[-1] is self
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What the engine reports of an ended request, in tokens, over all of its sequences."""

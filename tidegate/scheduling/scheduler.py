@@ -169,6 +169,10 @@ class Scheduler:
         tenant = self._choose(now, closed)
         return None if tenant is None else tenant.queue.next().request
 
+    def heads(self) -> list[Request]:
+        """Who is first of each tier that waits, for a host that gives places in the engine."""
+        return self._selection.heads()
+
     def step(self, seconds: float, rows: Sequence[RequestStep], learn: bool = True) -> None:
         """The engine ended a step, of a host that is ``timed``.
 
@@ -212,15 +216,16 @@ class Scheduler:
         self._drop(job)
         return True
 
-    def requeue(self, request_id: str, now: float) -> Outcome | None:
-        """Put a dispatched request, on which the engine did no work, back into its old place.
+    def requeue(self, request_id: str, now: float, caused_by: str | None = None) -> Outcome | None:
+        """Put a dispatched request back into its old place, and undo its charge.
 
-        Its charge is undone. Not None: it has no place any more (FORBIDDEN, HELD) and has ended.
-        KeyError: it is not in flight.
+        ``caused_by``: the tier for which it was preempted, which pays for the work that was lost;
+        unset: the engine did none on it. Not None: it has no place any more (FORBIDDEN, HELD) and
+        has ended. KeyError: it is not in flight.
         """
         job = self._in_flight(request_id)
         request, tenant = job.request, job.tenant
-        self._ledger.undo(job)
+        self._ledger.undo(job, self._roster.tiers.get(caused_by or ""))
         self._land(job, None, now)
         if (lost := tenant.lost_place()) is not None:
             self._admission.ended(request, 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from tidegate.scheduling.lazy_heap import LazyHeap
+from tidegate.scheduling.request import Request
 from tidegate.scheduling.state import TenantState, TierState
 from tidegate.scheduling.tiers import Tiers
 
@@ -44,6 +45,11 @@ class Selection:
             return None
         account = tier.owner.robin.first()
         return None if account is None else account.owner
+
+    def heads(self) -> list[Request]:
+        """Who is first of each tier that waits, in fair order."""
+        accounts = [tier.robin.first() for tier in self.tiers.waiting()]
+        return [account.owner.queue.next().request for account in accounts if account is not None]
 
     def refresh(self, tenant: TenantState) -> None:
         """Take note of what may have changed about it."""

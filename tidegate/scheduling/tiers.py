@@ -114,6 +114,10 @@ class Tiers(Generic[T]):
                 over = tier
         return due or under or over
 
+    def waiting(self) -> list[T]:
+        """The owners of those that wait."""
+        return [tier.owner for tier in self._tiers if tier.waiting]
+
     def dispatch(self, tier: TierAccount[T], cost: float, ordered: bool = True) -> Grant:
         """Charge a request of the predicted cost; ``ordered`` False: chosen by another rule."""
         served = self.served
