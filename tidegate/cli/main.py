@@ -70,6 +70,9 @@ COMMANDS: dict[str, CommandSource] = {
     "serve": CommandSource(
         "tidegate.cli.serve", "serve", "The sidecar alone, before any engine.", "sidecar"
     ),
+    "router": CommandSource(
+        "tidegate.cli.router", "router", "The edge alone, before several sidecars.", "sidecar"
+    ),
     "keys": CommandSource("tidegate.cli.keys", "keys", "Make API keys and their hashes.", ""),
 }
 

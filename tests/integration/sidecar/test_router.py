@@ -6,14 +6,19 @@ import asyncio
 import contextlib
 import json
 import secrets
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from support.fake_engine import until
 from support.faulty_engine import DONE, FaultyEngine, chat_chunk
 from support.faulty_upstream import event_stream, reset
@@ -84,7 +89,7 @@ class Fleet:
         router = self.router
         await until(lambda: {pod.name for pod in router.pods.pods if pod.ready} == names)
 
-    async def start(self) -> None:
+    async def start(self, **more: Any) -> None:
         settings = RouterSettings(
             policy=write(self.folder / "policy.json", policy_document()),
             keys=write(self.folder / "keys.json", keys_document()),
@@ -93,6 +98,7 @@ class Fleet:
             port=0,
             admin_port=0,
             poll_seconds=0.05,
+            **more,
         )
         self.router = Router(settings)
         await self.router.start()
@@ -251,3 +257,54 @@ async def test_a_new_pod_gets_half_of_what_waits_on_the_other(fleet: Fleet) -> N
     assert sum(served) == 60, "each was served once"
     assert served[1] >= 25
     assert fleet.router.pods.handed_back >= 25
+
+
+def write_certificate(folder: Path, name: str) -> None:
+    """A self-signed certificate of ``name``, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    clear = serialization.NoEncryption()
+    (folder / "tls.key").write_bytes(key.private_bytes(pem, pkcs8, clear))
+    (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
+
+
+async def test_a_renewed_certificate_serves_the_next_handshake(tmp_path: Path) -> None:
+    write_certificate(tmp_path, "first")
+    async with AsyncExitStack() as pods, AsyncExitStack() as edge:
+        fleet = Fleet(tmp_path, pods, edge)
+        await fleet.start(tls_certificate=tmp_path / "tls.crt", tls_key=tmp_path / "tls.key")
+        await fleet.add_pod()
+        await fleet.tell(0)
+        url = f"https://127.0.0.1:{fleet.router.port}/v1/chat/completions"
+        headers = {"Authorization": f"Bearer {KEYS[ALICE]}"}
+        async with fleet.client.post(url, json=chat_body(), headers=headers, ssl=False) as answer:
+            assert answer.status == 200
+        assert await shown_name(fleet.router.port) == "first"
+        write_certificate(tmp_path, "second")
+        async with asyncio.timeout(10):
+            while await shown_name(fleet.router.port) != "second":
+                pass  # each look is a handshake
+
+
+async def shown_name(port: int) -> str:
+    """Whose certificate a new connection is shown."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    with contextlib.suppress(OSError, ssl.SSLError):
+        await writer.wait_closed()
+    return str(x509.load_der_x509_certificate(der).subject.rfc4514_string().removeprefix("CN="))
