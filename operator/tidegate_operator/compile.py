@@ -27,6 +27,7 @@ from tidegate.scheduling.contracts import (
     BetweenTiers,
     KeySet,
     ModelPolicy,
+    Observability,
     Policy,
     SchedulingMode,
     Stop,
@@ -114,6 +115,7 @@ def compile_pool(
         engine=engine_limits(pool.spec.engine.args or (), pool.spec.model.task),
         kv_pools=parts,
         prefill=prefill_limits(pool),
+        observability=_observability(pool),
     )
     keys = KeySet(
         KEYS_VERSION,
@@ -181,6 +183,14 @@ def _compiled(
     )
 
 
+def _observability(pool: ServingPool) -> Observability:
+    watched = pool.spec.observability
+    if watched is None or watched.otlp is None:
+        return Observability()
+    percent = watched.otlp.sample_percent
+    return Observability(watched.otlp.endpoint, 100 if percent is None else percent)
+
+
 def _serves(pool: ServingPool, judgement: Judgement, namespace: str, may_share: bool) -> bool:
     own = namespace == pool.metadata.namespace
     selector = pool.spec.tenants.namespace_selector if pool.spec.tenants else None
@@ -213,7 +223,10 @@ def _row(
             return None
         stop = tenant.stop or Stop.NONE
         claim, models = tenant.claim, tenant.models or ()
-        return TenantPolicy(tenant.name, claim.tier, claim.weight, stop, claim.rate_limits, models)
+        limits, scope = claim.rate_limits, tenant.cache_scope
+        return TenantPolicy(
+            tenant.name, claim.tier, claim.weight, stop, limits, models, cache_scope=scope
+        )
     return _last_good_row(tenant, tiers, judgement, previous)
 
 
@@ -228,7 +241,8 @@ def _last_good_row(
     if tier is None:
         return None
     models = last.models if tenant.models is None else tenant.models
-    last = replace(last, stop=tenant.stop or last.stop, models=models)
+    scope = tenant.cache_scope or last.cache_scope
+    last = replace(last, stop=tenant.stop or last.stop, models=models, cache_scope=scope)
     if tier.tier is None:
         return last
     if not judgement.tier_allows(last.tier, tenant.namespace):

@@ -17,7 +17,7 @@ from typing import Any
 from tidegate.scheduling.contracts import RateLimit, Stop
 from tidegate_operator.api.common import FieldError, parse
 from tidegate_operator.api.conditions import ConditionType, Reason
-from tidegate_operator.api.tenant import ApiKey, Tenant
+from tidegate_operator.api.tenant import ISOLATED, ApiKey, Tenant
 from tidegate_operator.api.tenant_tier import LimitOverride, TenantTier
 from tidegate_operator.api_keys import ResolvedKey, SecretData, resolve_keys
 from tidegate_operator.findings import Fault, Finding, joined, verdicts
@@ -52,6 +52,8 @@ class TenantVerdict:
     """Unset: the spec cannot be read."""
     models: tuple[str, ...] | None
     """The models that it may call, empty for all. Unset: the spec cannot be read."""
+    cache_scope: str | None
+    """Who shares its prefix cache. Unset: the spec cannot be read."""
     digests: tuple[str, ...]
     """SHA-256 of the keys that are its own and usable, sorted."""
     findings: tuple[Finding, ...]
@@ -149,6 +151,7 @@ class _Draft:
     claim: Claim | None
     stop: Stop | None
     models: tuple[str, ...] | None
+    cache_scope: str | None
     keys: list[ResolvedKey]
     faults: list[Fault]
 
@@ -165,13 +168,22 @@ def _draft(
     if not isinstance(parsed, Tenant):
         keys, faults = resolve_keys(namespace, _readable_keys(obj), secrets)
         faults = [_unreadable(parsed), *faults]
-        return _Draft(name, namespace, generation, age, None, None, None, keys, faults)
+        return _Draft(name, namespace, generation, age, None, None, None, None, keys, faults)
     claim, faults = _judge_claim(parsed, namespace, judgement)
     keys, key_faults = resolve_keys(namespace, parsed.spec.api_keys or [], secrets)
     stop = parsed.spec.stop or Stop.NONE
     models = tuple(sorted(parsed.spec.models or ()))
+    scope = _cache_scope(parsed)
     faults += key_faults
-    return _Draft(name, namespace, generation, age, claim, stop, models, keys, faults)
+    return _Draft(name, namespace, generation, age, claim, stop, models, scope, keys, faults)
+
+
+def _cache_scope(tenant: Tenant) -> str:
+    """Who shares its prefix cache: nobody else, or the tenants of its namespace's group."""
+    metadata, shared = tenant.metadata, tenant.spec.prefix_cache
+    if shared is None or shared == ISOLATED:
+        return f"tenant/{metadata.uid}"
+    return f"group/{metadata.namespace}/{shared}"
 
 
 def _readable_keys(obj: Json) -> list[ApiKey]:
@@ -277,6 +289,7 @@ def _settle(draft: _Draft, owners: dict[str, str]) -> TenantVerdict:
         draft.claim,
         draft.stop,
         draft.models,
+        draft.cache_scope,
         tuple(sorted(digests)),
         findings,
     )

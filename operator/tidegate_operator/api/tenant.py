@@ -14,6 +14,7 @@ from tidegate_operator.api.model import ModelName
 from tidegate_operator.api.status import TenantStatus
 
 MAX_API_KEYS = 32
+ISOLATED = "Isolated"
 
 Sha256 = Annotated[str, StringConstraints(max_length=64, pattern=r"^[0-9a-f]{64}$")]
 
@@ -89,6 +90,19 @@ class TenantSpec(ApiModel):
         min_length=1,
         max_length=MAX_MODELS,
         list_type="set",
+    )
+    prefix_cache: (
+        Annotated[
+            str,
+            StringConstraints(max_length=40, pattern=r"^(Isolated|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$"),
+        ]
+        | None
+    ) = described(
+        "Who shares what the engine has computed of its prompts. Isolated: nobody, so that nobody "
+        "can tell from the time of an answer what it has asked. Else the name of a group, in lower "
+        "case: the Tenants of this namespace with the same name share. Takes effect within "
+        "seconds; what was cached before is not found any more.",
+        unset=ISOLATED,
     )
     stop: Stop | None = described(
         "None: served. Hold: new requests get 503, waiting ones are still served. HoldAndDrain: "

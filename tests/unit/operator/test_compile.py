@@ -23,6 +23,7 @@ from tidegate.scheduling.contracts import (
     Endpoint,
     KvPool,
     LimitWindow,
+    Observability,
     OnExceed,
     Preemption,
     PrefillLimits,
@@ -38,6 +39,13 @@ from tidegate.scheduling.contracts import (
 
 NAMESPACES = {"acme": {"plan": "paid"}, "other": {"plan": "free"}}
 LONG_KEY = "tg-" + "k" * 43
+
+
+def isolated(name: str, *fields: Any, **others: Any) -> TenantPolicy:
+    """The row of a Tenant that shares its prefix cache with nobody."""
+    return TenantPolicy(
+        name, *fields, cache_scope=f"tenant/tenant-{name.replace('/', '-')}", **others
+    )
 
 
 def judged(
@@ -119,7 +127,7 @@ def test_tiers_and_tenants_become_rows() -> None:
     assert (first.output.default_tokens, first.output.max_tokens) == (100, 100)
     assert first.queue.max_wait_seconds == 90
     assert first.fairness.quantum_in_force == 1
-    assert rows(done)["acme/b"] == TenantPolicy("acme/b", "t1", 7, Stop.HOLD)
+    assert rows(done)["acme/b"] == isolated("acme/b", "t1", 7, Stop.HOLD)
     assert keys(done)[digest("demo-acme-a")] == "acme/a"
     assert done.policy.engine.max_num_seqs == 32
     assert done.policy.scheduling_mode is SchedulingMode.TIDEGATE
@@ -363,18 +371,18 @@ def test_of_two_tenants_with_one_key_the_older_keeps_it_in_any_order_of_listing(
 
 
 LAST_GOOD = [
-    pytest.param({"tierRef": {"name": "t9"}}, {}, TenantPolicy("acme/a", "t0", 5), id="unknown"),
-    pytest.param({"weight": 900}, {}, TenantPolicy("acme/a", "t0", 5), id="weight"),
+    pytest.param({"tierRef": {"name": "t9"}}, {}, isolated("acme/a", "t0", 5), id="unknown"),
+    pytest.param({"weight": 900}, {}, isolated("acme/a", "t0", 5), id="weight"),
     pytest.param(
         {"weight": 5},
         {"tenantOverrides": {"maxWeight": 3}},
-        TenantPolicy("acme/a", "t0", 3),
+        isolated("acme/a", "t0", 3),
         id="max-weight-lowered",
     ),
     pytest.param(
         {"weight": 900, "stop": "HoldAndDrain"},
         {},
-        TenantPolicy("acme/a", "t0", 5, Stop.HOLD_AND_DRAIN),
+        isolated("acme/a", "t0", 5, Stop.HOLD_AND_DRAIN),
         id="stopped-while-invalid",
     ),
     pytest.param(
@@ -389,13 +397,13 @@ LAST_GOOD = [
     pytest.param(
         {"rateLimits": [MINUTE | {"tokens": 900}]},
         {"rateLimits": [MINUTE]},
-        TenantPolicy("acme/a", "t0", 5),
+        isolated("acme/a", "t0", 5),
         id="looser-limits",
     ),
     pytest.param(
         {"weight": 900, "models": ["x"]},
         {},
-        TenantPolicy("acme/a", "t0", 5, models=("x",)),
+        isolated("acme/a", "t0", 5, models=("x",)),
         id="models-narrowed-while-invalid",
     ),
 ]
@@ -624,3 +632,39 @@ def test_sidecars_of_the_version_before_get_what_they_know_and_the_rest_is_named
     taken = compiled(judgement, previous=as_previous(before), version=POLICY_VERSION)
     assert taken.policy is not None
     assert taken.policy.tiers == newest.policy.tiers
+
+
+def test_a_prefix_cache_is_ones_own_or_a_groups_of_ones_namespace() -> None:
+    tenants = [
+        tenant("alone"),
+        tenant("isolated", prefixCache="Isolated"),
+        tenant("one", prefixCache="apps"),
+        tenant("two", prefixCache="apps"),
+        tenant("far", namespace="other", prefixCache="apps"),
+    ]
+    everywhere = pool(tenants={"namespaceSelector": {}})
+    done = rows(compiled(judged([tier("t0")], tenants), everywhere, may_share=True))
+    scopes = {name: row.cache_scope for name, row in done.items()}
+    assert scopes["acme/one"] == scopes["acme/two"] == "group/acme/apps"
+    assert scopes["other/far"] == "group/other/apps"
+    assert scopes["acme/alone"] == "tenant/tenant-acme-alone"
+    assert scopes["acme/isolated"] == "tenant/tenant-acme-isolated"
+
+
+def test_a_tenant_leaves_its_group_while_its_claim_is_invalid() -> None:
+    before = judged([tier("t0")], [tenant("a", prefixCache="apps")])
+    first = compiled(before)
+    after = judged([tier("t0")], [tenant("a", weight=900)])
+    assert rows(compiled(after, previous=as_previous(first)))["acme/a"] == isolated("acme/a", "t0")
+
+
+def test_spans_go_where_the_pool_says() -> None:
+    judgement = judged([tier("t0")], [tenant("a")])
+    assert compiled(judgement).policy.observability == Observability()  # type: ignore[union-attr]
+    for percent, told in ((None, 100), (0, 0), (5, 5)):
+        otlp: Json = {"endpoint": "http://collector:4318/v1/traces"}
+        if percent is not None:
+            otlp["samplePercent"] = percent
+        policy = compiled(judgement, pool(observability={"otlp": otlp})).policy
+        assert policy is not None
+        assert policy.observability == Observability("http://collector:4318/v1/traces", told)
