@@ -65,6 +65,9 @@ class Endpoint:
     """Unset: it does not."""
     scheduled: bool = True
     """It takes the engine's time; False: only its tokenizer."""
+    usage_is_prompt: bool = True
+    """What it reports as used of the prompt is what was measured of it; False: it depends on the
+    model how often a text is read."""
     own_members: tuple[tuple[str, bytes], ...] = ()
     """What the engine is told whatever the client says, as JSON by key."""
 
@@ -109,11 +112,11 @@ RESPONSES = Endpoint(
 )
 EMBEDDINGS = Endpoint("embeddings", "/v1/embeddings", EMBEDDING_FIELDS, "input", embedding_size)
 RERANKS = tuple(
-    Endpoint("rerank", path, RERANK_FIELDS, "documents", rerank_size)
+    Endpoint("rerank", path, RERANK_FIELDS, "documents", rerank_size, usage_is_prompt=False)
     for path in ("/v1/rerank", "/rerank", "/v2/rerank")
 )
 SCORES = tuple(
-    Endpoint("score", path, SCORE_FIELDS, "documents", score_size)
+    Endpoint("score", path, SCORE_FIELDS, "documents", score_size, usage_is_prompt=False)
     for path in ("/v1/score", "/score")
 )
 TOKENIZE = Endpoint(

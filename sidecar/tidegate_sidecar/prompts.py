@@ -201,12 +201,12 @@ def _pairs_size(left: str, right: str, members: Members, domains: Container[str]
         raise malformed(f"'{left}' must be one, or as many as '{right}'.", left)
     measure = PromptMeasure(domains)
     for index, item in enumerate(lefts):
-        _measure_input(measure, item, f"{left}[{index}]")
+        measure_input(measure, item, f"{left}[{index}]")
     if len(lefts) == 1:
         measure.texts *= len(rights)
         measure.fixed_tokens *= len(rights)
     for index, item in enumerate(rights):
-        _measure_input(measure, item, f"{right}[{index}]")
+        measure_input(measure, item, f"{right}[{index}]")
     return measure.size(prompts=len(rights))
 
 
@@ -221,7 +221,7 @@ def side(field: str, members: Members) -> list[Any]:
     return value
 
 
-def _measure_input(measure: PromptMeasure, item: Any, where: str) -> None:
+def measure_input(measure: PromptMeasure, item: Any, where: str) -> None:
     """A text, or an object with content parts."""
     if isinstance(item, str):
         measure.texts.append(item)

@@ -1,0 +1,68 @@
+"""Exact counts of text by the model's own tokenizer, off the event loop.
+
+A count costs about a microsecond a token and the library lets go of the interpreter meanwhile, so
+it runs on a pool of few threads. It is asked for only where an estimate does not decide
+(:meth:`.estimate.Estimator.is_between`), and never waited for in line: with the pool and its short
+queue full the estimate has to do. The chat template's own tokens are not in it.
+
+The library ``tokenizers`` is optional: it is loaded where a file is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tidegate_sidecar.flags import SettingsError
+
+_THREADS = 2
+_MOST_WAITING = 32
+
+
+class TokenCounter:
+    """Counts with one ``tokenizer.json``."""
+
+    def __init__(self, path: Path) -> None:
+        """:class:`SettingsError` where library or file are not to be had."""
+        try:
+            library: Any = importlib.import_module("tokenizers")
+        except ImportError:
+            raise SettingsError("tokenizer: the library 'tokenizers' is not installed") from None
+        try:
+            self._tokenizer = library.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises no narrower one
+            raise SettingsError(f"tokenizer: {path} cannot be read: {error}") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokens")
+        self._waiting = 0
+
+    async def count(self, texts: Sequence[str]) -> int | None:
+        """Tokens of all of them; None: too busy, or there is no counting such text."""
+        if self._waiting >= _MOST_WAITING:
+            return None
+        loop = asyncio.get_running_loop()
+        self._waiting += 1
+        counting = self._pool.submit(self._count, texts)
+        # also of a request whose client left meanwhile: a thread is busy as long as it counts
+        counting.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended))
+        return await asyncio.wrap_future(counting)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ended(self) -> None:
+        self._waiting -= 1
+
+    def _count(self, texts: Sequence[str]) -> int | None:
+        try:
+            return sum(
+                [len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+            )
+        except (TypeError, UnicodeError):  # a lone surrogate
+            return None
