@@ -14,17 +14,59 @@ conversations above its share would lose the turn that comes back in seconds and
 have ended (in simulation its prefix hits fell from 0.78 to 0.50 and the node with them). Its oldest
 blocks go by themselves, as the list is least recently used.
 
+A cache that is never hit is worth nothing, however much of it there is: batch prompts that nobody
+sends twice push out conversations that come back (in simulation, three 32K prompts a minute cost
+one conversation in 300 its history, and a cold history of 18K delays all behind it by a second). So
+only pools that were hit within ``cache_hold_seconds``, or are there no longer than that, have a
+cache to keep: the idea of a working set (Denning 1968), by pool. What others cached is lent, and of
+what they give up only 1/8 of their nominal blocks stays findable, so that hits would show.
+
 Bound: what is evicted of a pool within its share in one step is at most what the step allocates
 beyond the blank blocks.
 
-Invariant: a pool within its nominal blocks, held and cached, is never named, nor a protected one.
+Invariants: a pool that is hit and within its nominal blocks, held and cached, is never named, nor
+one with a protected tier; a pool is never named for what it holds alone unless it is above nominal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tidegate.scheduling.plan_request import PlanRequest
 from tidegate.scheduling.step_policy import StepPolicy
+
+PROBATION_PARTS = 8
+
+
+class CacheUse:
+    """Which pools' caches are hit. Times are the caller's."""
+
+    __slots__ = ("_policy", "_proven", "_seen")
+
+    def __init__(self, policy: StepPolicy) -> None:
+        self._policy = policy
+        self._seen = [-policy.cache_hold_seconds] * len(policy.pools)
+        """When a request of the pool was last there."""
+        self._proven = list(self._seen)
+        """When it was last hit, or came (back) and had not had the time to be."""
+
+    def there(self, tiers: Iterable[int], now: float) -> None:
+        """These have requests."""
+        for pool in {self._policy.tiers[tier].pool for tier in tiers}:
+            if now - self._seen[pool] >= self._policy.cache_hold_seconds:
+                self._proven[pool] = now
+            self._seen[pool] = now
+
+    def entered(self, requests: Iterable[PlanRequest], now: float) -> None:
+        """They go into the step, with what the prefix cache holds of them."""
+        for one in requests:
+            if one.cached_hit_tokens:
+                self._proven[self._policy.tiers[one.tier].pool] = now
+
+    def worth_keeping(self, now: float) -> list[bool]:
+        """By pool."""
+        oldest = now - self._policy.cache_hold_seconds
+        return [proven > oldest for proven in self._proven]
 
 
 def blank_runs_short(policy: StepPolicy, cached: Iterable[int], free_blocks: int) -> bool:
@@ -36,15 +78,22 @@ def blank_runs_short(policy: StepPolicy, cached: Iterable[int], free_blocks: int
 
 
 def pools_to_unhash(
-    policy: StepPolicy, held: Sequence[int], cached: Sequence[int]
+    policy: StepPolicy,
+    held: Sequence[int],
+    cached: Sequence[int],
+    worth_keeping: Sequence[bool],
 ) -> frozenset[int]:
-    """The pools without a protected tier that are above their nominal blocks, held and cached, if
-    another pool has a cache to keep."""
+    """The pools without a protected tier that are above their nominal blocks, held and cached, or
+    above their probation with a cache that is not worth keeping; if another has one that is."""
     over, kept = set(), False
-    for pool, (terms, holds) in enumerate(zip(policy.pools, held, strict=True)):
+    for pool, terms in enumerate(policy.pools):
         protected = any(policy.tiers[tier].protected for tier in terms.tiers)
-        if not protected and holds + cached[pool] > terms.nominal_blocks:
+        if worth_keeping[pool]:
+            above = held[pool] + cached[pool] > terms.nominal_blocks
+        else:
+            above = cached[pool] > terms.nominal_blocks // PROBATION_PARTS
+        if above and not protected:
             over.add(pool)
-        elif cached[pool]:
+        elif cached[pool] and worth_keeping[pool]:
             kept = True
     return frozenset(over) if kept else frozenset()

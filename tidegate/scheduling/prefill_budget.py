@@ -3,7 +3,9 @@
 Theory of operation. Every decode of a step waits for all of its prefill tokens, so their number is
 bounded while anything decodes: by a percent of ``max_num_batched_tokens`` (source 000, incident A:
 30%), or, where a tier that decodes has an InterTokenLatency objective, by what fits into that time
-as the step-time model predicts it (the slack of the decodes), found by bisection. When nothing
+as the step-time model predicts it (the slack of the decodes), found by bisection. Tokens are not
+time: a token late in a long context costs several times one at its beginning, so where the model is
+known the percent bounds time, too: what so many tokens take from an empty context. When nothing
 decodes a prefill takes the whole step. The budget is spent over running *and* waiting prefills in
 (tier, sequence) order; a running prefill of a lower tier gets only what is left, while stock vLLM
 serves all that run before any that waits (14 steps to the first token instead of 2).
@@ -45,8 +47,8 @@ class StepBudget:
         "_model",
         "_pairs",
         "_tokens",
+        "_uncut",
         "granted",
-        "if_all_take_part",
         "left",
     )
 
@@ -54,17 +56,17 @@ class StepBudget:
         self.left = left
         """Tokens not granted yet."""
         self.granted = 0
-        self.if_all_take_part: StepBudget | None = None
-        """What holds in its place when those that stand back take part after all; None: this."""
         self._floor = floor
+        self._uncut = 0
         self._model: StepTimeModel | None = None
-        self._cap_seconds = 0.0
+        self._cap_seconds: float | None = None
         self._tokens = self._kv_tokens_read = 0
         self._pairs = 0.0
 
-    def cap(self, model: StepTimeModel, seconds: float) -> None:
-        """Keep the step's predicted time under a cap."""
-        self._model, self._cap_seconds = model, seconds
+    def cap(self, model: StepTimeModel, seconds: float | None, uncut_tokens: int = 0) -> None:
+        """Keep the step's predicted time under a cap; None: under what all of ``left`` would take
+        from an empty context. The first tier gets ``uncut_tokens`` in any case."""
+        self._model, self._cap_seconds, self._uncut = model, seconds, uncut_tokens
 
     def add_decodes(self, decodes: Sequence[PlanRequest]) -> None:
         """Requests that decode in this step and take time of it."""
@@ -72,7 +74,7 @@ class StepBudget:
             self._tokens += sum([one.decode_tokens for one in decodes])
             self._kv_tokens_read += sum([one.computed_tokens + 1 for one in decodes])
 
-    def most(self, context_tokens: int, wanted_tokens: int) -> int:
+    def most(self, context_tokens: int, wanted_tokens: int, first_tier: bool = False) -> int:
         """How many of the tokens wanted may be computed after that context."""
         wanted = min(wanted_tokens, self.left)
         if wanted <= 0 or self._model is None or self._is_within(context_tokens, wanted):
@@ -84,13 +86,19 @@ class StepBudget:
                 low = middle
             else:
                 high = middle
-        return min(max(low, self._floor - self.granted), wanted)
+        least = max(self._floor, self._uncut) if first_tier else self._floor
+        return min(max(low, least - self.granted), wanted)
 
     def _is_within(self, context_tokens: int, tokens: int) -> bool:
-        assert self._model is not None
+        model, read = self._model, self._kv_tokens_read
+        assert model is not None
         pairs = self._pairs + tokens * (context_tokens + tokens / 2)
-        seconds = self._model.seconds(self._tokens + tokens, self._kv_tokens_read, pairs)
-        return seconds <= self._cap_seconds
+        cap = self._cap_seconds
+        if cap is None:
+            all_of_it = self.granted + self.left
+            decodes = self._tokens - self.granted
+            cap = model.seconds(decodes + all_of_it, read, all_of_it * all_of_it / 2)
+        return model.seconds(self._tokens + tokens, read, pairs) <= cap
 
     def take(self, context_tokens: int, tokens: int) -> None:
         """Tokens are granted."""
@@ -111,34 +119,35 @@ def step_budget(
 
     Tiers that stand back take no time of it, until :meth:`StepBudget.add_decodes` says that they do
     not; but a step with them is none without decodes. ``for_first_tier``: they do so for a prompt
-    of the highest tier, which the cap on steps is for: the percent holds, so that the cap does not
-    cut in two what others were held up for.
+    of the highest tier, which the cap on steps is for: that tier has the percent in any case, so
+    that the cap does not cut in two what others were held up for. It holds for all others.
     """
     engine = policy.engine
     decode_tokens = sum([one.decode_tokens for tier in decoding for one in tier])
     room = max(engine.max_num_batched_tokens - decode_tokens, 0)
     if not decode_tokens:
         return StepBudget(room, 0)
+    percent = min(policy.prefill_budget_tokens, room)
+    if step_time is None:
+        return StepBudget(percent, 0)
     caps = [
         tier.inter_token_seconds
         for tier, those in zip(policy.tiers, decoding, strict=True)
         if those and tier.inter_token_seconds is not None
     ]
-    uncapped = for_first_tier and not caps
+    uncut_tokens = percent if for_first_tier and not caps else 0
     if policy.step_seconds_cap is not None:
         caps.append(policy.step_seconds_cap)
-    if not caps or step_time is None:
-        return StepBudget(min(policy.prefill_budget_tokens, room), 0)
-    budget = StepBudget(room, max(policy.prefill_budget_tokens // _CAP_FLOOR_PARTS, 1))
-    budget.cap(step_time, min(caps))
+    if caps:
+        budget = StepBudget(room, max(policy.prefill_budget_tokens // _CAP_FLOOR_PARTS, 1))
+        budget.cap(step_time, min(caps), uncut_tokens)
+    else:
+        budget = StepBudget(percent, 0)
+        budget.cap(step_time, None)
     for tier, those in enumerate(decoding):
         if tier not in standing_back:
             budget.add_decodes(those)
-    if not uncapped:
-        return budget
-    first = StepBudget(min(policy.prefill_budget_tokens, room), 0)
-    first.if_all_take_part = budget
-    return first
+    return budget
 
 
 class PrefillShares:

@@ -75,8 +75,6 @@ class PrefillFill:
             for tier in standing_back:
                 self._wants_more[tier] = bool(self._lines[tier])
         else:
-            if self._budget.if_all_take_part is not None and not self._budget.granted:
-                self._budget = self._budget.if_all_take_part
             for tier in standing_back:
                 self._budget.add_decodes(decoding[tier])
             self._serve(standing_back)
@@ -129,8 +127,8 @@ class PrefillFill:
                 self._give(one, waits, budget.left)
         if longs or shares.is_long(line.most_left_to_compute()):
             self._long_granted[tier] = any(one.id in self._plan.grants for one, _ in longs)
-        if budget.left <= 0:
-            self._wants_more[tier] = self._refuse_rest(line, seen)
+        if budget.left <= 0 and self._refuse_rest(line, seen):
+            self._wants_more[tier] = True
 
     def _refuse_rest(self, line: PrefillLine, seen: Sequence[PlanRequest]) -> bool:
         """The budget is spent; whether anybody of the tier would have computed more."""
@@ -158,18 +156,22 @@ class PrefillFill:
         context = self._context(request, waits)
         chunk = self._policy.chunk_tokens - self._plan.grants.get(request.id, 0)
         wanted = min(request.total_tokens - context, chunk)
-        tokens = self._budget.most(context, min(wanted, limit_tokens))
+        asked = min(wanted, limit_tokens)
+        tokens = allowed = self._budget.most(context, asked, request.tier == 0)
         if waits and request.id not in self._entered:
             veto: Veto | None = Veto.PREFILL_BUDGET
             if tokens >= min(wanted, self._least_tokens):
                 veto = self._admission.enter(request)
             if veto is not None:
                 self._plan.vetoed[request.id] = veto
+                self._wants_more[request.tier] |= veto is Veto.PREFILL_BUDGET
                 return False
             self._entered.add(request.id)
             self._plan.admit.append(request)
         elif request.id not in self._entered:
             tokens = self._within_blocks(request, context, tokens)
+        if tokens == allowed < asked:
+            self._wants_more[request.tier] = True
         if tokens > 0:
             grants = self._plan.grants
             grants[request.id] = grants.get(request.id, 0) + tokens

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from tidegate.scheduling.cache_share import blank_runs_short, pools_to_unhash
+from tidegate.scheduling.cache_share import CacheUse, blank_runs_short, pools_to_unhash
 from tidegate.scheduling.drafts import limit_drafts, yield_to_prefills
 from tidegate.scheduling.kv_growth import growth_blocks, growth_victims
 from tidegate.scheduling.plan_request import (
@@ -70,8 +70,7 @@ class StepPlanner:
         self._shares = PrefillShares(policy)
         self._back_steps = [0] * len(policy.tiers)
         """In a row, until now."""
-        self._pool_seen = [-policy.cache_hold_seconds] * len(policy.pools)
-        """When a request of the pool was last there."""
+        self._cache_use = CacheUse(policy)
 
     def preempted(self, request: PlanRequest, now: float, queued_requests: int) -> None:
         """The engine preempted it, by plan or by itself; so many wait in the engine."""
@@ -96,13 +95,16 @@ class StepPlanner:
         ]
         limit_drafts(policy, plan, decoding)
         yield_to_prefills(policy, plan, decoding, [line.wanted_tokens() for line in lines])
-        cached = self._cached_in_force(state, running, lines)
+        pairs = enumerate(zip(running, lines, strict=True))
+        self._cache_use.there([tier for tier, both in pairs if any(both)], state.now)
+        keeps, cached = self._cache_use.worth_keeping(state.now), state.cached_blocks_by_pool
+        in_force = [blocks * keep for blocks, keep in zip(cached, keeps, strict=True)]
         heads = [line.head for line in lines]
-        admission = Admission(policy, state, plan, running, prefilling, cached, heads)
+        admission = Admission(policy, state, plan, running, prefilling, in_force, heads)
         self._grow(admission, running, decoding)
         back = self._standing_back(lines)
         if any(lines):
-            first = bool(back) and bool(lines[0])
+            first = bool(back) and bool(lines[0]) and policy.tiers[0].protected
             budget = step_budget(policy, decoding, state.step_time, back, first)
             fill = PrefillFill(policy, plan, lines, self._shares, budget, admission, state.lookup)
             if not fill.fill(back, decoding):
@@ -110,23 +112,10 @@ class StepPlanner:
         self._pause(plan, back, decoding)
         if not plan.grants and not any(decoding) and not state.pending_free_blocks:
             self._break_deadlock(admission, running)
+        self._cache_use.entered(plan.admit, state.now)
         if blank_runs_short(policy, cached, admission.free_blocks):
-            plan.unhash_pools = pools_to_unhash(policy, admission.quota.held, cached)
+            plan.unhash_pools = pools_to_unhash(policy, admission.quota.held, cached, keeps)
         return plan
-
-    def _cached_in_force(
-        self, state: StepState, running: Sequence[Sequence[PlanRequest]], lines: Sequence[object]
-    ) -> list[int]:
-        """Cached blocks by pool, without those of pools that nobody has used for long."""
-        seen, now = self._pool_seen, state.now
-        for tier, those, line in zip(self._policy.tiers, running, lines, strict=True):
-            if those or line:
-                seen[tier.pool] = now
-        oldest = now - self._policy.cache_hold_seconds
-        return [
-            blocks if last > oldest else 0
-            for blocks, last in zip(state.cached_blocks_by_pool, seen, strict=True)
-        ]
 
     def _grow(
         self,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.step_host import step_policy
 
-from tidegate.scheduling.cache_share import blank_runs_short, pools_to_unhash
+from tidegate.scheduling.cache_share import CacheUse, blank_runs_short, pools_to_unhash
 from tidegate.scheduling.contracts import KvPool
 from tidegate.scheduling.kv_projection import entry_of, peak_fits, project
 from tidegate.scheduling.kv_quota import KvQuota
@@ -202,7 +202,39 @@ def test_pools_over_their_share_are_unhashed_while_another_has_a_cache_to_keep(
     held: list[int], cached: list[int], named: set[int]
 ) -> None:
     policy = step_policy(kv_pools=POOLS, total_blocks=1_000)
-    assert pools_to_unhash(policy, held, cached) == named
+    assert pools_to_unhash(policy, held, cached, [True] * len(held)) == named
+
+
+@pytest.mark.parametrize(
+    ("cached", "worth", "named"),
+    [
+        ([300, 300, 200], [True, False, False], {1, 2}),
+        ([300, 30, 10], [True, False, False], set()),
+        ([300, 300, 200], [False, False, False], set()),
+        ([300, 300, 200], [False, True, False], {2}),
+    ],
+)
+def test_of_a_cache_that_is_never_hit_only_a_probation_is_kept(
+    cached: list[int], worth: list[bool], named: set[int]
+) -> None:
+    policy = step_policy(kv_pools=POOLS, total_blocks=1_000)
+    assert pools_to_unhash(policy, [0, 0, 0], cached, worth) == named
+
+
+def test_a_pool_has_a_cache_to_keep_while_it_is_hit_or_new() -> None:
+    policy = step_policy(kv_pools=POOLS, total_blocks=1_000)
+    use, hold = CacheUse(policy), policy.cache_hold_seconds
+    assert use.worth_keeping(0.0) == [False, False, False]
+    for at in range(0, 1_000, 10):
+        use.there(range(4), float(at))
+        one = PlanRequest(f"r{at}", 0, "a", at, 100, 10)
+        one.cached_hit_tokens = 64
+        use.entered([one, PlanRequest(f"s{at}", 3, "a", at, 100, 10)], float(at))
+        assert use.worth_keeping(float(at)) == [True, at < hold, at < hold]
+    assert use.worth_keeping(990 + hold - 1) == [True, False, False]
+    assert use.worth_keeping(990 + hold) == [False, False, False]
+    use.there([3], 990 + hold)  # back after a silence, it has the time to be hit again
+    assert use.worth_keeping(990 + hold) == [False, False, True]
 
 
 def test_blank_blocks_run_short_below_two_full_steps() -> None:

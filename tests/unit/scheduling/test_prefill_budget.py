@@ -249,13 +249,59 @@ def test_a_cap_does_not_cut_the_prompt_in_two_for_which_others_stand_back() -> N
     assert host.step().grants[second.id] < 1_000
 
 
-def test_the_cap_holds_again_when_nobody_stands_back_after_all() -> None:
+def test_what_the_cap_does_not_cut_is_the_first_tiers_and_no_more_than_the_percent() -> None:
     policy = replace(paced(None), step_seconds_cap=0.05)
-    capped = step_budget(policy, [[], [], [], [decode(3)]], Linear(), [3])
-    first = step_budget(policy, [[], [], [], [decode(3)]], Linear(), [3], True)
-    assert first.most(0, 8_000) == policy.prefill_budget_tokens
-    assert first.if_all_take_part is not None
-    assert first.if_all_take_part.most(0, 8_000) == capped.most(0, 8_000) < 1_000
+    decoding = [[], [], [], [decode(3)]]
+    beside = step_budget(policy, decoding, Linear(), [3])
+    first = step_budget(policy, decoding, Linear(), [3], True)
+    assert first.most(0, 8_000, first_tier=True) == policy.prefill_budget_tokens
+    assert first.most(0, 8_000) == beside.most(0, 8_000) < 1_000
+    first.take(0, 1_600)
+    assert first.most(0, 8_000) == 0
+    assert first.most(0, 8_000, first_tier=True) == policy.prefill_budget_tokens - 1_600
+
+
+def test_nobody_else_lengthens_the_step_that_the_cap_leaves_to_the_first_tier() -> None:
+    policy = replace(paced(None), step_seconds_cap=0.05)
+    host = StepHost(policy, step_time=Linear())
+    host.add("t3", 20, 1_000)
+    host.step(2)
+    first, second = host.add("t0", 1_600, 2).request, host.add("t1", 800, 2).request
+    assert host.step().grants == {first.id: 1_600}
+    assert host.step().grants == {second.id: 800}
+
+
+def test_a_percent_is_time_where_the_step_time_is_known() -> None:
+    policy, decoding = paced(None), [[], [], [], [decode(3, 4_000) for _ in range(100)]]
+    budget = step_budget(policy, decoding, Linear())
+    assert budget.most(0, 9_000) == policy.prefill_budget_tokens == 2_457
+    late = budget.most(200_000, 9_000)
+    model, read = Linear(), 100 * 4_001
+    most_seconds = model.seconds(100 + 2_457, read, 2_457 * 2_457 / 2)
+    assert model.seconds(100 + late, read, late * (200_000 + late / 2)) <= most_seconds
+    assert model.seconds(101 + late, read, (late + 1) * (200_000 + late / 2)) > most_seconds
+    assert 500 < late < 700
+    budget.take(200_000, late)
+    assert budget.most(0, 9_000) < 5
+    assert step_budget(policy, decoding, None).most(200_000, 9_000) == 2_457
+
+
+def test_a_tier_that_time_holds_up_is_owed_its_share() -> None:
+    """Tokens are left in the step, but no time for them."""
+    host = StepHost(replace(paced(None), max_paused_steps=0), step_time=Linear())
+    host.add("t3", 20, 1_000)
+    host.step(2)
+    low = host.add("t2", 9_000, 2).request
+    host.step()
+    served = [0, 0]
+    for _ in range(60):
+        while not any(one.tier == 0 for one in host.waiting):
+            host.add("t0", 6_000, 1)
+        grants = host.step().grants
+        served = [served[0] + sum(grants.values()), served[1] + grants.get(low.id, 0)]
+        if low.computed_tokens >= 9_000:
+            break
+    assert served[1] >= 0.05 * served[0] - host.policy.prefill_budget_tokens
 
 
 def test_an_objective_for_tokens_binds_the_first_tier_too() -> None:

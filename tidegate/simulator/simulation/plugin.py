@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tidegate.scheduling.contracts import Policy
@@ -25,6 +26,7 @@ from tidegate.simulator.engine_model import (
     StepTimeModel,
 )
 from tidegate.simulator.engine_model.engine import NULL_BLOCKS
+from tidegate.simulator.engine_model.kv_cache import Block
 from tidegate.simulator.simulation.request import SimRequest
 
 
@@ -35,6 +37,8 @@ class PluginOptions:
     pause: bool = True
     step_seconds_cap: float | None = None
     """The prefill budget is what fits into a step of that length, in the place of the percent."""
+    knows_step_time: bool = False
+    """The planner has the engine's step-time model, so that its budgets are time."""
 
 
 class PluginHook:
@@ -53,7 +57,8 @@ class PluginHook:
         self.terms = _varied(compile_step_policy(policy, size), options)
         self.planner = StepPlanner(self.terms)
         self.vetoes: Counter[str] = Counter()
-        self._step_time: StepTimeModel = config.step_time
+        timed = options.knows_step_time or options.step_seconds_cap is not None
+        self._step_time: StepTimeModel | None = config.step_time if timed else None
         self._weights = {tenant.name: tenant.weight for tenant in policy.tenants}
         self._sequences: dict[str, tuple[PlanRequest, EngineRequest]] = {}
         self._running: dict[str, PlanRequest] = {}
@@ -99,6 +104,7 @@ class PluginHook:
                 waiting=self._waiting,
                 free_blocks=engine.kv.free_blocks,
                 cached_blocks_by_pool=[cached[pool] for pool in range(len(self.terms.pools))],
+                held_blocks_by_pool=self._held_blocks(),
                 step_time=self._step_time,
                 lookup=lookups,
             )
@@ -122,10 +128,12 @@ class PluginHook:
         if admitted:
             ranked = sorted(self._running.values(), key=lambda one: (one.tier, one.sequence))
             order = [self._sequences[one.id][1] for one in ranked]
+        most_tokens = {name: 1 + drafts for name, drafts in plan.drafts.items()}
+        most_tokens.update(plan.most_tokens(self._running.values()))
         return StepDecisions(
             preempt=victims,
             order=order,
-            most_tokens=plan.most_tokens(self._running.values()),
+            most_tokens=most_tokens,
             admit=[self._sequences[one.id][1] for one in plan.admit],
         )
 
@@ -150,7 +158,10 @@ class PluginHook:
             one.computed_tokens = sequence.computed_tokens
             one.output_tokens = outputs = sequence.output_tokens
             one.total_tokens = one.prompt_tokens + outputs
-            one.blocks = len(sequence.blocks)
+            blocks = sequence.blocks
+            one.blocks = len(blocks)
+            if one.shared_blocks or (blocks and blocks[0].holders > 1):
+                one.shared_blocks = _shared_from(blocks, one.shared_blocks)
             one.decode_tokens = 1 + sequence.drafted_tokens
         for one in self._admitted:
             if self._sequences[one.id][1].state is RequestState.FINISHED and one.id not in running:
@@ -177,9 +188,23 @@ class PluginHook:
 
     def _back(self, one: PlanRequest, now: float) -> None:
         """Into waiting, at its own place."""
-        one.computed_tokens = one.blocks = 0
+        one.computed_tokens = one.blocks = one.shared_blocks = 0
+        one.preemptions += 1
         insort(self._waiting[one.tier], one, key=lambda each: each.sequence)
         self.planner.preempted(one, now, sum(map(len, self._waiting)))
+
+    def _held_blocks(self) -> list[int] | None:
+        """Blocks held, each once per pool; None: nothing is shared."""
+        running = self._running.values()
+        if not any(one.shared_blocks for one in running):
+            return None
+        held = [0] * len(self.terms.pools)
+        once: list[set[Block]] = [set() for _ in held]
+        for one in running:
+            pool = self.terms.tiers[one.tier].pool
+            held[pool] += one.blocks - one.shared_blocks
+            once[pool].update(self._sequences[one.id][1].blocks[: one.shared_blocks])
+        return [count + len(those) for count, those in zip(held, once, strict=True)]
 
     def kv_ratios(self) -> dict[str, float]:
         """What each tier holds of what it could hold now (its own and its room), 0..1."""
@@ -215,6 +240,17 @@ class _Lookups:
         hits = self._engine.kv.lookup(sequence.block_hash, (request.total_tokens - 1) // block_size)
         request.cached_hit_tokens = len(hits) * block_size
         request.shared_hit_blocks = sum(1 for block in hits if block.holders)
+
+
+def _shared_from(blocks: Sequence[Block], count: int) -> int:
+    """How many of the first blocks others hold too: whoever holds one of a prefix holds those
+    before it; ``count``: how many did when last seen."""
+    count = min(count, len(blocks))
+    while count < len(blocks) and blocks[count].holders > 1:
+        count += 1
+    while count and blocks[count - 1].holders <= 1:
+        count -= 1
+    return count
 
 
 def _varied(terms: StepPolicy, options: PluginOptions) -> StepPolicy:
