@@ -47,6 +47,11 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "from an address": {"spec.model.source": {"uri": "s3://models/llama-8b"}},
     "model name with a slash": {"spec.model.name": "meta-llama/Llama-3.1-8B-Instruct"},
     "no pods": {"spec.replicas": 0},
+    "spans to a collector": {
+        "spec.observability": {
+            "otlp": {"endpoint": "http://otel.monitoring:4318/v1/traces", "samplePercent": 0}
+        }
+    },
     "all tiers": {"spec.tiers": ABSENT},
     "reservations of 100 in all": {
         "spec.tiers": [{"name": f"t{n}", "reservedPercent": 25} for n in range(4)]
@@ -163,6 +168,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "name of 41": ({"metadata.name": "n" * 41}, "metadata.name must be at most 40 characters"),
     "name with a dot": ({"metadata.name": "a.b"}, "metadata.name becomes the name of a Service"),
     "name that begins with a digit": ({"metadata.name": "1a"}, "becomes the name of a Service"),
+    "spans to a host alone": (
+        {"spec.observability": {"otlp": {"endpoint": "otel.monitoring:4318"}}},
+        "spec.observability.otlp.endpoint in body should match",
+    ),
+    "spans with credentials in the URL": (
+        {"spec.observability": {"otlp": {"endpoint": "http://u:p@otel/v1/traces"}}},
+        "spec.observability.otlp.endpoint in body should match",
+    ),
+    "a sample of more than all": (
+        {"spec.observability": {"otlp": {"endpoint": "http://otel/", "samplePercent": 101}}},
+        "samplePercent in body should be less than or equal to 100",
+    ),
     "no model": ({"spec.model": ABSENT}, "spec.model: Required value"),
     "no engine": ({"spec.engine": ABSENT}, "spec.engine: Required value"),
     "no image": ({"spec.engine.image": ABSENT}, "spec.engine.image: Required value"),

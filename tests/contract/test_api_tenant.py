@@ -19,6 +19,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "held": {"spec.stop": "Hold"},
     "held and drained": {"spec.stop": "HoldAndDrain"},
     "longest name": {"metadata.name": "n" * 40},
+    "a cache of its own": {"spec.prefixCache": "Isolated"},
+    "a group's cache": {"spec.prefixCache": "team-apps"},
     "no limits of its own": {"spec.rateLimits": []},
     "64 models": {"spec.models": [f"m{n}" for n in range(64)]},
 }
@@ -68,6 +70,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rate limits of one name": (
         {"spec.rateLimits": [{"name": "a", "tokens": 1, "per": "Day"}] * 2},
         "Duplicate value",
+    ),
+    "a cache group in capitals": (
+        {"spec.prefixCache": "Shared"},
+        "spec.prefixCache in body should match",
     ),
     "no model at all": ({"spec.models": []}, "spec.models in body should have at least 1 items"),
     "a model twice": ({"spec.models": ["m", "m"]}, "Duplicate value"),
