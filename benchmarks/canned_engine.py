@@ -136,6 +136,8 @@ class CannedEngine(asyncio.Protocol):
             self._transport.write(_response(_METRICS, "text/plain; version=0.0.4"))
         elif path == b"/v1/models":
             self._transport.write(_response(_MODELS))
+        elif path == b"/load":  # a pod's word to its router
+            self._transport.write(_response(b'{"ready":true,"queued":0}'))
         elif path in (b"/health", b"/ping", b"/version", b"/get_server_info", b"/get_model_info"):
             self._transport.write(_response(b"{}"))
         else:

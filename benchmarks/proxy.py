@@ -1,11 +1,11 @@
 """What a request costs in the sidecar, beside other proxies: requests and streams a second.
 
-In one run on loopback: no proxy, a bare aiohttp pass-through, the sidecar, vllm-router (Rust) and
-LiteLLM, one at a time. The proxy has one core for itself; the canned upstream and the load client
-share another. Same bodies, same key; 16 connections, each sending its next request when answered;
-every answer is checked. Three cells each: answers of 16 tokens in one piece, streams of 50 events,
-and, to be read beside them, answers of 50 tokens in one piece, which the sidecar joins from a
-stream.
+In one run on loopback: no proxy, a bare aiohttp pass-through, the sidecar, the router (the edge
+alone), vllm-router (Rust) and LiteLLM, one at a time. The proxy has one core for itself; the canned
+upstream and the load client share another. Same bodies, same key; 16 connections, each sending its
+next request when answered; every answer is checked. Three cells each: answers of 16 tokens in one
+piece, streams of 50 events, and, to be read beside them, answers of 50 tokens in one piece, which
+the sidecar joins from a stream.
 
 The upstream answers at once, so the figures say what the proxies cost, not what a model would do.
 The processor time of a request is read as well, from the proxy's processes: unlike the rate it is
@@ -199,6 +199,16 @@ def figures(cells: Mapping[tuple[str, str], Cell]) -> list[Figure]:
             ("processor time", cell.cpu_ms, "ms"),
         ):
             made.append(figure(f"{ours} {kind.name} {name}", value, unit, why=cell.why))
+    routed = cells[rivals.ROUTER.name, STREAM.name]
+    made.append(
+        figure(
+            f"{rivals.ROUTER.name} events a second and core",
+            # the role's event and [DONE] are events too
+            None if not routed.cpu_ms else 1000 / routed.cpu_ms * (STREAM_EVENTS + 1),
+            "1/s",
+            why=routed.why,
+        )
+    )
     return made
 
 

@@ -74,7 +74,8 @@ def _bare(place: Place) -> Command:
     )
 
 
-def _sidecar(place: Place) -> Command:
+def _policy_and_keys(place: Place) -> list[str]:
+    """Their flags, for a pool of one tier and tenant."""
     tier = contracts.TierPolicy(name="standard")
     tenant = contracts.TenantPolicy(name=_TENANT, tier=tier.name)
     policy = contracts.Policy(
@@ -89,11 +90,29 @@ def _sidecar(place: Place) -> Command:
     keys = contracts.KeySet(version=contracts.KEYS_VERSION, generation=1, keys={digest: _TENANT})
     for name, document in (("policy.json", policy), ("keys.json", keys)):
         (place.folder / name).write_text(contracts.dumps(document))
+    folder = place.folder
+    return [f"--policy={folder / 'policy.json'}", f"--keys={folder / 'keys.json'}"]
+
+
+def _sidecar(place: Place) -> Command:
     return Command(
         [
-            sys.executable, "-m", "tidegate_sidecar", f"--policy={place.folder / 'policy.json'}",
-            f"--keys={place.folder / 'keys.json'}", f"--engine={place.upstream}",
-            f"--port={place.port}", f"--admin-port={free_port()}",
+            sys.executable, "-m", "tidegate_sidecar", *_policy_and_keys(place),
+            f"--engine={place.upstream}", f"--port={place.port}", f"--admin-port={free_port()}",
+        ]
+    )  # fmt: skip
+
+
+def _router(place: Place) -> Command:
+    pod = contracts.ServingPod("pod", address=place.upstream, admin_address=place.upstream)
+    pods, secrets_file = place.folder / "pods.json", place.folder / "identity-keys"
+    pods.write_text(contracts.dumps(contracts.PodList(contracts.POD_LIST_VERSION, (pod,))))
+    secrets_file.write_text(secrets.token_hex(32))
+    return Command(
+        [
+            sys.executable, "-m", "tidegate_sidecar.router", *_policy_and_keys(place),
+            f"--pods={pods}", f"--identity-keys={secrets_file}", f"--port={place.port}",
+            f"--admin-port={free_port()}",
         ]
     )  # fmt: skip
 
@@ -136,13 +155,14 @@ def _litellm(place: Place) -> Command:
     )  # fmt: skip
 
 
-BARE, SIDECAR, VLLM_ROUTER, LITELLM = (
+BARE, SIDECAR, ROUTER, VLLM_ROUTER, LITELLM = (
     Proxy("bare aiohttp", _bare),
     Proxy("sidecar", _sidecar),
+    Proxy("router", _router),
     Proxy("vllm-router", _vllm_router),
     Proxy("LiteLLM", _litellm),
 )
-PROXIES = (BARE, SIDECAR, VLLM_ROUTER, LITELLM)
+PROXIES = (BARE, SIDECAR, ROUTER, VLLM_ROUTER, LITELLM)
 
 
 def install_rivals() -> str:
