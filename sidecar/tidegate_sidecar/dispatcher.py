@@ -33,6 +33,7 @@ from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
 from tidegate_sidecar.errors import ApiError, not_admitted
 from tidegate_sidecar.limit_headers import limit_headers
+from tidegate_sidecar.limit_store import LimitStore
 from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.places import Places
 from tidegate_sidecar.recent_requests import RecentRequests
@@ -60,6 +61,10 @@ class Dispatcher:
         self._opaque: set[Ticket] = set()
         self._engine_ready = False
         self.places = Places()
+        self.limit_store: LimitStore | None = None
+        """Keeps the counters of rate limits over a restart."""
+        self.changes = 0
+        """Rises with every request that begins or ends."""
         self.gaps: TokenGaps | None = None
         """The engine's steps as its streams show them; unset where nothing streams."""
         self._expiry: asyncio.TimerHandle | None = None
@@ -82,6 +87,7 @@ class Dispatcher:
                 raise not_admitted(request.refusal)
             raise self.refusal(refusal, request.tenant)
         self._tally.admitted(request)
+        self.changes += 1
         ticket = Ticket(self, request, key_sha256)
         self._tickets[request.id] = ticket
         self._pump(now)
@@ -241,6 +247,7 @@ class Dispatcher:
         scheduler = self.scheduler
         assert scheduler is not None
         del self._tickets[request.id]
+        self.changes += 1
         if state is TicketState.QUEUED:
             scheduler.cancel(request.id, now)
         elif state is TicketState.BACKING_OFF:
@@ -328,6 +335,9 @@ class Dispatcher:
             self.scheduler = Scheduler(policy, now, timed=not embeds)
             self.gate = (TokensInFlightGate if embeds else Gate)(policy.engine, now)
             self.gaps = None if embeds else TokenGaps(self)
+            if self.limit_store is not None:
+                limiter = self.scheduler.limits.limiter
+                self.limit_store.attach(limiter, policy.pool, Clocks(now, time.time()))
         else:
             assert self.gate is not None
             self.gate.apply_limits(policy.engine)

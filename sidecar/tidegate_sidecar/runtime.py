@@ -15,6 +15,7 @@ from tidegate_sidecar.engine import EngineClient
 from tidegate_sidecar.engine_address import EngineAddress
 from tidegate_sidecar.estimate import Estimator
 from tidegate_sidecar.in_force import InForce
+from tidegate_sidecar.limit_store import LimitStore
 from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.models_route import max_model_len
 from tidegate_sidecar.reports import Reports
@@ -40,6 +41,9 @@ class Runtime:
         self.cache_salts = CacheSalts(settings.cache_salt_key_file)
         self.reports = Reports(settings, self.dispatcher.recent, loop)
         self.tally.on_first_token = self.reports.baseline.observe
+        if (folder := settings.state_folder) is not None:
+            dispatcher = self.dispatcher
+            dispatcher.limit_store = LimitStore(folder, lambda: dispatcher.changes)
         self.engine = EngineClient(
             EngineAddress.parse(settings.engine),
             silence_seconds=settings.engine_silence_seconds,

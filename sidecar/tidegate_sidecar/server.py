@@ -67,6 +67,8 @@ class Sidecar:
             asyncio.create_task(self._watch.follow(), name="engine-watch"),
             asyncio.create_task(self.runtime.reports.follow(), name="reports"),
         ]
+        if (store := self.runtime.dispatcher.limit_store) is not None:
+            self._followers.append(asyncio.create_task(store.follow(), name="limit-store"))
 
     async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> int:
         await runner.setup()
@@ -114,6 +116,8 @@ class Sidecar:
         await asyncio.gather(*self._followers, return_exceptions=True)
         for runner in reversed(self._runners):
             await runner.cleanup()
+        if (store := self.runtime.dispatcher.limit_store) is not None:
+            await store.save()
         self.runtime.dispatcher.close()
         self.runtime.engine.close()
         await self.runtime.reports.close()

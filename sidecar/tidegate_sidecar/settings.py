@@ -72,6 +72,11 @@ class Settings:
         None,
     )
 
+    state_folder: Path | None = _setting(
+        "Folder, of one sidecar alone, in which the counters of rate limits outlive it: a second "
+        "old at most after a kill. Unset: they begin anew with each start.",
+        None,
+    )
     usage_records: str | None = _setting(
         "Where the usage records go, a line of JSON for each request that has ended: stdout, or a "
         "file's path; unset: nowhere.",

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidegate.scheduling.contracts import LimitWindow
-from tidegate.scheduling.limit_window import Clocks
-from tidegate.scheduling.rate_limit import RateLimiter, make_window
+from tidegate.scheduling.limit_window import Clocks, Window
+from tidegate.scheduling.rate_limit import RateLimiter, WindowKey, make_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,18 @@ class WindowState:
 
 
 def export_state(limiter: RateLimiter, clocks: Clocks) -> list[WindowState]:
-    """All counters as they are now."""
-    states = []
-    for (tenant, limit, per), window in limiter.windows.items():
-        window.advance(clocks)
-        slices = tuple(
-            SliceState(window.begin_utc(part, clocks), part.requests, part.tokens)
-            for part in window.slices.values()
-        )
-        states.append(WindowState(tenant, limit, per, slices))
-    return states
+    """All counters as they are now; O(n). ``window_state`` for one at a time."""
+    return [window_state(key, window, clocks) for key, window in limiter.windows.items()]
+
+
+def window_state(key: WindowKey, window: Window, clocks: Clocks) -> WindowState:
+    """One of ``RateLimiter.windows`` as it is now."""
+    window.advance(clocks)
+    slices = tuple(
+        SliceState(window.begin_utc(part, clocks), part.requests, part.tokens)
+        for part in window.slices.values()
+    )
+    return WindowState(*key, slices)
 
 
 def restore_state(limiter: RateLimiter, states: Iterable[WindowState], clocks: Clocks) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_engine import engine_in_process
+from support.fake_engine import engine_in_process, until
 from support.faulty_engine import MODEL, FaultyEngine
 from support.sidecar import ALICE, BOB, SidecarUnderTest, policy_document, sidecar_under_test
 
@@ -14,6 +16,7 @@ from .conftest import StartSidecar
 
 pytestmark = pytest.mark.integration
 
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 REMAINING = "x-ratelimit-remaining-requests"
 
 
@@ -133,3 +136,31 @@ async def test_an_engine_computes_no_more_than_the_truncated_prompt(tmp_path: An
         body = {"model": MODEL, "prompt": [[1] * 80, [2] * 80], "max_tokens": 3}
         async with sidecar.request("/v1/completions", body, tenant=BOB) as answer:
             assert (await answer.json())["usage"]["prompt_tokens"] == 2 * 25
+
+
+async def test_a_months_limit_survives_an_end_and_a_kill(
+    start_sidecar: StartSidecar, engine: FaultyEngine, tmp_path: Path
+) -> None:
+    policy = limited({"name": "monthly", "per": "Month", "requests": 4})
+    folder = tmp_path / "state"
+    async with sidecar_under_test(
+        tmp_path, engine.url, policy=policy, state_folder=folder
+    ) as first:
+        assert await remaining(first, body=CHAT) == "3"
+        await until(lambda: b'"requests":1' in _content(folder))
+        # What a kill would leave now: the file as it is, while the process goes on.
+        shutil.copytree(folder, tmp_path / "killed")
+        assert await remaining(first, body=CHAT) == "2"
+    killed = await start_sidecar(policy=policy, state_folder=tmp_path / "killed")
+    assert await remaining(killed, body=CHAT) == "2"
+    ended = await start_sidecar(policy=policy, state_folder=folder)
+    assert await remaining(ended, body=CHAT) == "1"
+    assert await remaining(ended, body=CHAT) == "0"
+    async with ended.chat() as answer:
+        assert answer.status == 429
+        assert int(answer.headers["Retry-After"]) > 0
+
+
+def _content(folder: Path) -> bytes:
+    file = folder / "limits.jsonl"
+    return file.read_bytes() if file.exists() else b""
