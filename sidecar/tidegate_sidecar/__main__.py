@@ -1,19 +1,25 @@
-"""``python -m tidegate_sidecar``: run one sidecar."""
+"""``python -m tidegate_sidecar``: run one sidecar. ``... copy-plugin FOLDER``: put the plug-in that
+its engine loads into a folder, and end."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import uvloop
 
 from tidegate_sidecar.logs import configure
+from tidegate_sidecar.plugin_files import copy_plugin
 from tidegate_sidecar.server import serve
 from tidegate_sidecar.settings import SettingsError, parse_settings
 
 
 def main() -> int:
     """0 after a drain; 1 where a port cannot be bound; 2 for wrong settings."""
+    if sys.argv[1:2] == ["copy-plugin"] and len(sys.argv) == 3:
+        copy_plugin(Path(sys.argv[2]))
+        return 0
     try:
         settings = parse_settings(sys.argv[1:], os.environ)
         configure(settings.log_format)

@@ -1,7 +1,7 @@
-"""The pod stage: one owner of the scheduler and the gate.
+"""The pod stage: one owner of the scheduler and the gates.
 
 Theory of operation: everything here runs on one event loop and no method that touches the scheduler
-or the gate awaits in between, so each is atomic and check-then-act on a queue's capacity cannot
+or the gates awaits in between, so each is atomic and check-then-act on a queue's capacity cannot
 race. A request is a :class:`Ticket` from ``submit`` to ``close``:
 
     QUEUED --pump--> DISPATCHED --close--> ENDED
@@ -15,27 +15,28 @@ event that could let a request go: a submit, a start, an end, a step, a reading 
 metrics, a new policy. Slots are freed by ends only, never by a timer.
 
 An answer that is not streamed tells nothing before its end. It counts as started when the engine,
-asked twice after its dispatch, had nothing in its own queue.
+asked twice after its dispatch, had nothing in its own queue, or its plug-in tells that it decodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from tidegate.scheduling.contracts import Endpoint, Policy, Task
 from tidegate.scheduling.engine_time import RequestStep
-from tidegate.scheduling.gate import Gate, TokensInFlightGate
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
 from tidegate_sidecar.errors import ApiError, not_admitted
+from tidegate_sidecar.gates import Gates
 from tidegate_sidecar.limit_headers import limit_headers
 from tidegate_sidecar.limit_store import LimitStore
 from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.places import Places
+from tidegate_sidecar.plugin_steps import PluginSteps
 from tidegate_sidecar.recent_requests import RecentRequests
 from tidegate_sidecar.tally import Tally
 from tidegate_sidecar.ticket import Ticket, TicketState
@@ -48,12 +49,15 @@ PROGRESS_TOKENS = 8
 
 
 class Dispatcher:
-    """Queues, dispatches and settles the requests of one engine."""
+    """Queues, dispatches and settles the requests of one engine; ``plugin``: it has one."""
 
-    def __init__(self, tally: Tally, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, tally: Tally, loop: asyncio.AbstractEventLoop, *, plugin: bool = False
+    ) -> None:
         self.loop = loop
         self.scheduler: Scheduler | None = None
-        self.gate: Gate | TokensInFlightGate | None = None
+        self.gate: Gates | None = None
+        self.plugin_steps = PluginSteps(self, loop.time) if plugin else None
         self.draining = False
         self.recent = RecentRequests()
         self._tally = tally
@@ -121,12 +125,15 @@ class Dispatcher:
             if self.places.in_force:
                 request = self._next_with_place(now)
             else:
-                request = scheduler.next(now) if gate.is_open() else None
+                closed = gate.closed()
+                request = None if closed is None else scheduler.next(now, closed)
             if request is None:
                 return
             ticket = self._tickets[request.id]
-            gate.dispatched(request.id, request.sequences, request.prompt_tokens, now)
+            gate.dispatched(request, now)
             self.places.entered(ticket)
+            if self.plugin_steps is not None:
+                self.plugin_steps.dispatched(ticket)
             if self.gaps is not None:
                 self.gaps.dispatched(ticket, now)
             ticket.state = TicketState.DISPATCHED
@@ -183,7 +190,7 @@ class Dispatcher:
         now = self.loop.time()
         if ticket.first_token_at is None:
             ticket.first_token_at = now
-            gate.started(ticket.request.id, now)
+            gate.started(ticket.request, now)
             self._tally.first_token(ticket.request.tenant, now - ticket.request.arrival)
             self._tell_progress(ticket, now)
             self._pump(now)
@@ -202,9 +209,28 @@ class Dispatcher:
         now = self.loop.time()
         scheduler.step(seconds, rows, learn)
         has_work = scheduler.has_work()
-        gate.step(now, has_work)
+        if self.plugin_steps is None:
+            gate.step(now, {"": has_work})
+        else:
+            gate.step(now, {tier.name: tier.queued for tier in scheduler.tier_snapshots()})
         if has_work:
             self._pump(now)
+
+    def steps_are_told(self) -> None:
+        """:class:`~tidegate_sidecar.plugin_steps.StepsHost`."""
+        if self.gaps is not None:
+            self.gaps.mute()
+
+    def engine_started(self, ticket: Ticket) -> None:
+        """Likewise."""
+        assert self.gate is not None
+        self._opaque.discard(ticket)
+        self.gate.started(ticket.request, self.loop.time())
+
+    def kv_held(self, ratios: Mapping[str, float]) -> None:
+        """Likewise."""
+        if self.gate is not None:
+            self.gate.kv_held(ratios, self.loop.time())
 
     def _tell_progress(self, ticket: Ticket, now: float) -> None:
         assert self.scheduler is not None
@@ -276,9 +302,11 @@ class Dispatcher:
         assert self.gate is not None
         if self.gaps is not None:
             self.gaps.ended(ticket, now)
+        if self.plugin_steps is not None:
+            self.plugin_steps.ended(ticket)
         self._opaque.discard(ticket)
         self.places.left(ticket)
-        self.gate.ended(ticket.request.id, now)
+        self.gate.ended(ticket.request, now)
 
     # --- what befalls queued requests
 
@@ -333,14 +361,15 @@ class Dispatcher:
         if self.scheduler is None:
             embeds = policy.model.task is Task.EMBED
             self.scheduler = Scheduler(policy, now, timed=not embeds)
-            self.gate = (TokensInFlightGate if embeds else Gate)(policy.engine, now)
+            self.places.muted = by_tier = self.plugin_steps is not None and not embeds
+            self.gate = Gates(policy, now, by_tier=by_tier)
             self.gaps = None if embeds else TokenGaps(self)
             if self.limit_store is not None:
                 limiter = self.scheduler.limits.limiter
                 self.limit_store.attach(limiter, policy.pool, Clocks(now, time.time()))
         else:
             assert self.gate is not None
-            self.gate.apply_limits(policy.engine)
+            self.gate.apply_policy(policy, now)
             dropped: Iterable[tuple[Request, Outcome]] = self.scheduler.apply_policy(policy, now)
             for request, outcome in dropped:
                 self._drop(request, self.refusal(outcome, request.tenant))
@@ -350,7 +379,7 @@ class Dispatcher:
         if self.gaps is not None:
             pace = self.scheduler.pace
             self.gaps.budget_tokens = pace.step_tokens
-            if not self.gaps.muted:  # nobody keeps the prefill budget but the engine its own
+            if self.plugin_steps is None:  # nobody keeps the prefill budget but the engine its own
                 pace.budget_tokens = pace.step_tokens
         self.places.apply_policy(policy)
         self._tally.apply_policy(policy)
@@ -382,7 +411,7 @@ class Dispatcher:
             ticket.empty_engine_readings += 1
             if ticket.empty_engine_readings >= 2:
                 self._opaque.discard(ticket)
-                gate.started(ticket.request.id, now)
+                gate.started(ticket.request, now)
         self._pump(now)
 
     @property

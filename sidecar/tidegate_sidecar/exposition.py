@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from tidegate.scheduling.contracts import LATENCY_BOUNDS_SECONDS
 from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.plugin_exposition import plugin_metrics
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.tally import UNKNOWN, LatencyCounter
 
@@ -47,6 +48,8 @@ class _SidecarCollector(Collector):
         yield from _service(self._runtime)
         yield from _latencies(self._runtime)
         yield from _state(self._runtime)
+        if (plugin := self._runtime.plugin) is not None:
+            yield from plugin_metrics(plugin.steps.figures, list(self._runtime.tally.tiers))
         yield from _reports(self._runtime)
 
 

@@ -23,11 +23,14 @@ async def send(
         if opaque:
             runtime.dispatcher.mark_opaque(ticket)
         ticket.sent = True
+        body = sent
+        if runtime.plugin is not None:
+            body = runtime.plugin.tagged(sent, ticket.request, runtime.in_force)
         try:
             headers = {"X-Request-Id": ticket.request.id}
             if ticket.trace is not None:
                 headers |= ticket.trace.engine_headers()
-            return await runtime.engine.post(path, headers, sent, ticket.may_be_cut)
+            return await runtime.engine.post(path, headers, body, ticket.may_be_cut)
         except EngineUnreachable:
             # nothing was sent, so nothing is lost: back to its place until the engine answers
             runtime.dispatcher.set_engine_ready(False)

@@ -13,6 +13,7 @@ from tidegate_sidecar.cache_salts import CacheSalts
 from tidegate_sidecar.dispatcher import Dispatcher
 from tidegate_sidecar.engine import EngineClient
 from tidegate_sidecar.engine_address import EngineAddress
+from tidegate_sidecar.engine_plugin import EnginePlugin
 from tidegate_sidecar.estimate import Estimator
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.limit_store import LimitStore
@@ -37,7 +38,10 @@ class Runtime:
         self.settings = settings
         self.started_at = time.time()
         self.tally = Tally()
-        self.dispatcher = Dispatcher(self.tally, loop)
+        folder = settings.engine_plugin
+        self.dispatcher = Dispatcher(self.tally, loop, plugin=folder is not None)
+        steps = self.dispatcher.plugin_steps
+        self.plugin = EnginePlugin(folder, steps, loop) if folder and steps else None
         self.cache_salts = CacheSalts(settings.cache_salt_key_file)
         self.reports = Reports(settings, self.dispatcher.recent, loop)
         self.tally.on_first_token = self.reports.baseline.observe
@@ -104,6 +108,8 @@ class Runtime:
         self.in_force = InForce(bundle, current.model if current is not None else None)
         self.reports.apply_policy(self.in_force)
         self.cache_salts.forget()
+        if self.plugin is not None:
+            self.plugin.policy_applied(bundle.policy)
         self.policy_error = None
         log.info("policy generation %d is in force", bundle.policy.generation)
         return True

@@ -48,6 +48,8 @@ class Sidecar:
 
     async def start(self) -> None:
         """Listen; OSError where a port is taken. Returns before policy or engine need be there."""
+        if self.runtime.plugin is not None:
+            self.runtime.plugin.open()
         files = PolicyFiles(self.runtime)
         files.look()
         await self._watch.look()
@@ -118,6 +120,8 @@ class Sidecar:
             await runner.cleanup()
         if (store := self.runtime.dispatcher.limit_store) is not None:
             await store.save()
+        if self.runtime.plugin is not None:
+            self.runtime.plugin.close()
         self.runtime.dispatcher.close()
         self.runtime.engine.close()
         await self.runtime.reports.close()

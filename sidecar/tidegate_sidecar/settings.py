@@ -31,6 +31,12 @@ class Settings:
     policy: Path = _setting("policy.json, or a folder of its shards (policy*.json).")
     keys: Path = _setting("keys.json, or a folder of its shards (keys*.json).")
     engine: str = _setting("The engine: uds:/path/to/socket or http://host:port.")
+    engine_plugin: Path | None = _setting(
+        "Folder shared with the engine's scheduler plug-in: the policy is written there "
+        "(policy.json) and the plug-in's step statistics are read from a socket (steps.sock). "
+        "Unset: the engine has no plug-in.",
+        None,
+    )
     host: str = _setting("Address of the tenants' port.", "127.0.0.1")
     port: int = _setting("The tenants' port; 0: any free one.", 8000)
     admin_host: str | None = _setting(

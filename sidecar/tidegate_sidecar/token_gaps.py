@@ -31,6 +31,9 @@ from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.step_time_fit import StepWork, prefill_work
 from tidegate_sidecar.ticket import Ticket
 
+MOST_UNHEARD_STEPS = 20
+"""Of an engine whose plug-in tells of its steps: it does so no more."""
+
 
 class StepReports(Protocol):
     """Whom whoever sees the engine's steps tells of them: this module, or a reader of the plug-in's
@@ -48,8 +51,8 @@ class TokenGaps:
         self._reports = reports
         self.budget_tokens = DEFAULT_BUDGET_TOKENS
         """Most tokens of a step."""
-        self.muted = False
-        """Somebody else reports the steps."""
+        self._unheard_steps: int | None = None
+        """Ended since somebody else told one; unset: nobody does."""
         self._step = 0
         self._began = 0.0
         """When the open step did."""
@@ -61,6 +64,10 @@ class TokenGaps:
         """In flight and, so far or for good, without tokens to see; oldest first."""
         self._streams = 0
         """In flight, and their tokens can be seen."""
+
+    def mute(self) -> None:
+        """Somebody else told of a step: none is reported, unless many more end untold."""
+        self._unheard_steps = 0
 
     def dispatched(self, ticket: Ticket, now: float) -> None:
         """It goes to the engine."""
@@ -111,8 +118,12 @@ class TokenGaps:
         self._brought = []
         if not self._streams:
             self._began, self._first_token = now, None
-        if not self.muted:
-            self._reports.stepped(seconds, rows, learn=learn)
+        if self._unheard_steps is not None:
+            self._unheard_steps += 1
+            if self._unheard_steps <= MOST_UNHEARD_STEPS:
+                return
+            self._unheard_steps = None
+        self._reports.stepped(seconds, rows, learn=learn)
 
     def _rows(self) -> list[RequestStep]:
         rows = []

@@ -1,0 +1,114 @@
+"""The gates of one engine: one for all tiers or, beside the plug-in, one for each.
+
+Theory of operation: without the plug-in the engine's queue has the engine's order, so what waits in
+it is in everybody's way and one gate keeps it short. The plug-in keeps the tiers' order inside the
+engine; then a request that it vetoes, preempts or computes slowly must take no room from any other
+tier, so each tier has a gate of its own, which knows what its tier may hold of the KV cache. Told
+is then the part of a prompt that the prefix cache is expected to leave.
+
+Invariant: a request ends at the gate that let it through, whatever tier its tenant is in by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from tidegate.scheduling.contracts import Policy, Task
+from tidegate.scheduling.gate import Gate, TokensInFlightGate
+from tidegate.scheduling.request import Request
+
+_ALL = ""
+
+
+class Gates:
+    """Of one engine; ``by_tier``: it has the plug-in."""
+
+    def __init__(self, policy: Policy, now: float, *, by_tier: bool) -> None:
+        self._by_tier = by_tier
+        self._gates: dict[str, Gate | TokensInFlightGate] = {}
+        self._passed: dict[str, Gate | TokensInFlightGate] = {}
+        """By request in flight."""
+        self._tier_of: dict[str, str] = {}
+        self.apply_policy(policy, now)
+
+    @property
+    def window(self) -> int:
+        """Sequences that may be dispatched and not started, over all gates."""
+        return sum(gate.window for gate in self._gates.values())
+
+    @property
+    def not_started(self) -> int:
+        """Sequences dispatched and not started."""
+        return sum(gate.not_started for gate in self._all())
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences dispatched and not ended."""
+        return sum(gate.in_flight for gate in self._all())
+
+    def _all(self) -> set[Gate | TokensInFlightGate]:
+        return {*self._gates.values(), *self._passed.values()}
+
+    def apply_policy(self, policy: Policy, now: float) -> None:
+        """Hot reload: limits, and a gate for each tier that is new; those in flight stay counted
+        where they are."""
+        names = [tier.name for tier in policy.tiers] if self._by_tier else [_ALL]
+        kind = TokensInFlightGate if policy.model.task is Task.EMBED else Gate
+        before = self._gates
+        self._gates = {name: before.get(name) or kind(policy.engine, now) for name in names}
+        for gate in self._gates.values():
+            gate.apply_limits(policy.engine)
+        if self._by_tier:
+            self._tier_of = {tenant.name: tenant.tier for tenant in policy.tenants}
+
+    def is_open(self) -> bool:
+        """Whether any of them is."""
+        return any(gate.is_open() for gate in self._gates.values())
+
+    def lacks_place(self) -> bool:
+        """Of the one gate of all tiers, as its own."""
+        gate = self._gates.get(_ALL)
+        return gate is not None and gate.lacks_place()
+
+    def closed(self) -> Container[str] | None:
+        """Names of tiers whose requests may not go now; None: nobody's may."""
+        closed = [name for name, gate in self._gates.items() if not gate.is_open()]
+        return None if len(closed) == len(self._gates) else closed
+
+    def dispatched(self, request: Request, now: float) -> None:
+        """A request goes to the engine."""
+        gate = self._gates[self._tier_of[request.tenant] if self._by_tier else _ALL]
+        tokens = request.prompt_tokens
+        if self._by_tier:
+            tokens -= request.expected_cached_tokens
+        self._passed[request.id] = gate
+        gate.dispatched(request.id, request.sequences, tokens, now)
+
+    def started(self, request: Request, now: float) -> None:
+        """Its first token was seen, or told of; later calls change nothing."""
+        self._passed[request.id].started(request.id, now)
+
+    def ended(self, request: Request, now: float) -> None:
+        """It has ended, however; exactly once (KeyError: not in flight)."""
+        self._passed.pop(request.id).ended(request.id, now)
+
+    def step(self, now: float, queued: Mapping[str, int]) -> None:
+        """The engine ended a step; ``queued``: requests that wait, by tier."""
+        if not self._by_tier:
+            self._gates[_ALL].step(now, any(queued.values()))
+            return
+        for name, gate in self._gates.items():
+            gate.step(now, queued.get(name, 0) > 0)
+
+    def engine_metrics(
+        self, running: int | None, waiting: int | None, kv_used_ratio: float | None, now: float
+    ) -> None:
+        """What the engine says of itself; a tier's gate takes nothing from what is of all tiers."""
+        if not self._by_tier:
+            self._gates[_ALL].engine_metrics(running, waiting, kv_used_ratio, now)
+
+    def kv_held(self, ratios: Mapping[str, float], now: float) -> None:
+        """What each tier holds of what it could hold now, 0..1, as the plug-in tells."""
+        for name, ratio in ratios.items():
+            if (gate := self._gates.get(name)) is not None:
+                gate.engine_metrics(None, None, ratio, now)

@@ -1,0 +1,103 @@
+"""One gate for all tiers, or one for each beside the plug-in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate_sidecar.gates import Gates
+
+from tidegate.scheduling.contracts import Policy, decode
+from tidegate.scheduling.request import Request
+
+
+def policy(tiers: dict[str, str], **members: Any) -> Policy:
+    """Of these tenants, each in its tier."""
+    return decode(
+        Policy,
+        {
+            "version": 1,
+            "generation": 1,
+            "pool": "a/b",
+            "model": {"name": "m"},
+            "tiers": [{"name": name} for name in sorted(set(tiers.values()))],
+            "tenants": [{"name": name, "tier": tier} for name, tier in tiers.items()],
+            "engine": {"max_num_batched_tokens": 512, "max_num_seqs": 8},
+            **members,
+        },
+    )
+
+
+def request(number: int, tenant: str, prompt_tokens: int = 400) -> Request:
+    return Request(f"r{number}", tenant, prompt_tokens, 50)
+
+
+def fill(gates: Gates, tenant: str, first: int = 0) -> list[Request]:
+    """Dispatch until its tier is closed."""
+    sent = []
+    tier = "low" if tenant == "b" else "high"
+    while (closed := gates.closed()) is not None and tier not in closed:
+        sent.append(request(first + len(sent), tenant))
+        gates.dispatched(sent[-1], 0.0)
+    return sent
+
+
+TWO = {"a": "high", "b": "low"}
+
+
+def test_without_a_plug_in_one_tier_closes_the_gate_for_all() -> None:
+    gates = Gates(policy(TWO), 0.0, by_tier=False)
+    assert gates.closed() == []
+    sent = fill(gates, "b")
+    assert gates.closed() is None
+    assert gates.not_started == gates.in_flight == len(sent)
+    gates.ended(sent[0], 1.0)
+    assert gates.closed() == []
+
+
+def test_with_one_what_stands_in_a_tier_leaves_the_others_open() -> None:
+    gates = Gates(policy(TWO), 0.0, by_tier=True)
+    low = fill(gates, "b")
+    assert gates.closed() == ["low"]
+    high = fill(gates, "a", first=100)
+    assert gates.closed() is None
+    gates.started(high[0], 1.0)
+    for one in (*low, *high):
+        gates.ended(one, 2.0)
+    assert (gates.in_flight, gates.closed()) == (0, [])
+
+
+def test_a_cached_prompt_takes_less_room_beside_a_plug_in() -> None:
+    gates = Gates(policy(TWO), 0.0, by_tier=True)
+    few = len(fill(gates, "b"))
+    gates = Gates(policy(TWO), 0.0, by_tier=True)
+    for number in range(few + 2):
+        one = request(number, "b")
+        one.expected_cached_tokens = 390
+        gates.dispatched(one, 0.0)
+    gates.step(0.1, {"low": 1})
+    assert gates.closed() in ([], ["low"])
+    assert gates.not_started == few + 2
+
+
+def test_a_tier_that_moves_or_goes_takes_nobody_along() -> None:
+    gates = Gates(policy(TWO), 0.0, by_tier=True)
+    sent = fill(gates, "b")
+    gates.apply_policy(policy({"a": "high", "b": "high"}), 1.0)
+    assert gates.closed() == []
+    assert gates.not_started == len(sent)
+    for one in sent:
+        gates.ended(one, 2.0)
+    assert gates.not_started == 0
+
+
+def test_what_a_tier_holds_of_the_kv_cache_closes_its_gate_alone() -> None:
+    gates = Gates(policy(TWO), 0.0, by_tier=True)
+    for number, tenant in enumerate("ab"):
+        one = request(number, tenant)
+        gates.dispatched(one, 0.0)
+        gates.started(one, 0.1)
+    gates.kv_held({"low": 1.0, "high": 0.2, "gone": 0.5}, 0.2)
+    gates.step(0.2, {})
+    assert gates.closed() == ["low"]
+    gates.engine_metrics(2, 0, 1.0, 0.3)  # of the whole engine: says nothing of one tier
+    assert gates.closed() == ["low"]
