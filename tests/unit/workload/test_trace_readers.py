@@ -1,5 +1,6 @@
 """Public trace formats, and what damaged files are told."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tidegate.workload.traces import (
     TraceRecord,
     read_azure_csv,
     read_mooncake_jsonl,
+    read_usage_jsonl,
     read_vtc_artifact,
 )
 
@@ -31,6 +33,26 @@ VTC = (
     ' "first_token_latency": -1, "request_latency": -1},'
     '{"adapter_dir": "rank-8-13", "prompt_len": 13, "output_len": 199, "req_time": 0.5}]}}'
 )
+USAGE = "\n".join(
+    json.dumps(
+        {"version": 1, "kind": "usage", "id": f"r{number}", "duration_seconds": 1.0} | row
+    )
+    for number, row in enumerate(
+        [
+            {"outcome": "completed", "arrived_at": 105.0, "tenant": "a", "prompt_tokens": 30,
+             "output_tokens": 8, "estimated_prompt_tokens": 28, "max_output_tokens": 64},
+            {"outcome": "rate_limited", "arrived_at": 101.5, "tenant": "b",
+             "estimated_prompt_tokens": 20, "max_output_tokens": 5},
+            {"outcome": "completed", "arrived_at": 100.0, "tenant": "a", "prompt_tokens": 10,
+             "output_tokens": 4, "estimated_prompt_tokens": 9, "max_output_tokens": 64},
+            {"outcome": "unauthenticated", "arrived_at": 99.0},
+            {"outcome": "throttled", "arrived_at": 102.0, "tenant": "a",
+             "estimated_prompt_tokens": 50, "max_output_tokens": 64},
+            {"outcome": "completed", "arrived_at": 103.0, "tenant": "b", "endpoint": "embeddings",
+             "prompt_tokens": 7, "estimated_prompt_tokens": 7},
+        ]
+    )
+)  # fmt: skip
 
 
 def written(folder: Path, text: str | bytes) -> Path:
@@ -173,7 +195,38 @@ def test_a_damaged_file_is_told_file_and_line(
     assert str(raised.value).startswith(str(tmp_path / "trace"))
 
 
-@pytest.mark.parametrize("reader", [read_azure_csv, read_mooncake_jsonl, read_vtc_artifact])
+def test_usage_records_are_replayed_by_arrival_and_refused_ones_by_their_tenants_mean(
+    tmp_path: Path,
+) -> None:
+    log = '{"kind": "log", "message": "a line of the same stream"}'
+    records = list(read_usage_jsonl(written(tmp_path, f"{log}\n{USAGE}\n")))
+    assert [(r.at_seconds, r.tenant, r.prompt_tokens, r.output_tokens) for r in records] == [
+        (0.0, "a", 10, 4),
+        (1.5, "b", 20, 5),  # the mean of all, and no more than it asked for
+        (2.0, "a", 50, 6),
+        (3.0, "b", 7, 0),
+        (5.0, "a", 30, 8),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "trace:1: no request"),
+        ('{"kind":"log"}\n', ":1: no request"),
+        ("not json", ":1: not a JSON object"),
+        (USAGE + '\n{"kind": "usage"}', ":7: record.version: required"),
+        (USAGE.replace('"version": 1', '"version": 9', 1), ":1: record.version: must be at most 1"),
+    ],
+)
+def test_what_is_no_file_of_usage_records(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=message):
+        list(read_usage_jsonl(written(tmp_path, text)))
+
+
+@pytest.mark.parametrize(
+    "reader", [read_azure_csv, read_mooncake_jsonl, read_usage_jsonl, read_vtc_artifact]
+)
 def test_a_missing_file_is_an_error_that_names_it(reader: Reader, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="nowhere: No such file"):
         list(reader(tmp_path / "nowhere"))

@@ -48,16 +48,21 @@ class ArrivalProcess(StrEnum):
 
 
 class TraceFormat(StrEnum):
-    """Public trace formats.
+    """Public trace formats, and Tidegate's own.
 
     AzureCSV: AzurePublicDataset's LLM inference traces (TIMESTAMP,ContextTokens,GeneratedTokens).
     MooncakeJSONL: Mooncake's FAST'25 traces, whose hash_ids become shared prefixes. VTCArtifact:
-    result files of the VTC paper's artifact, whose adapters are tenants.
+    result files of the VTC paper's artifact, whose adapters are tenants. UsageJSONL: usage records
+    of a sidecar, or a sample of its traffic.
     """
 
     AZURE_CSV = "AzureCSV"
     MOONCAKE_JSONL = "MooncakeJSONL"
     VTC_ARTIFACT = "VTCArtifact"
+    USAGE_JSONL = "UsageJSONL"
+
+
+_WITH_TENANTS = (TraceFormat.VTC_ARTIFACT, TraceFormat.USAGE_JSONL)
 
 
 class LengthShape(StrEnum):
@@ -102,7 +107,8 @@ class Trace:
         "The file, relative to the scenario's folder or to $TIDEGATE_TRACES.", low=1, high=4096
     )
     tenant: str | None = described(
-        "Only the requests of this tenant of the trace; unset: all. VTCArtifact only.",
+        "Only the requests of this tenant of the trace; unset: all. VTCArtifact and UsageJSONL "
+        "only.",
         default=None,
         low=1,
         high=253,
@@ -119,7 +125,7 @@ class Trace:
     )
 
     def __post_init__(self) -> None:
-        if self.tenant is not None and self.format is not TraceFormat.VTC_ARTIFACT:
+        if self.tenant is not None and self.format not in _WITH_TENANTS:
             raise ContractError(f"tenant: a {self.format} trace has no tenants; leave it unset")
 
 

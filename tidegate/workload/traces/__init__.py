@@ -11,11 +11,13 @@ from tidegate.scheduling.contracts import TraceFormat
 from tidegate.workload.traces.azure import read_azure_csv
 from tidegate.workload.traces.mooncake import read_mooncake_jsonl
 from tidegate.workload.traces.record import TraceError, TraceRecord
+from tidegate.workload.traces.usage import read_usage_jsonl
 from tidegate.workload.traces.vtc import read_vtc_artifact
 
 READERS: dict[TraceFormat, Callable[[Path], Iterator[TraceRecord]]] = {
     TraceFormat.AZURE_CSV: read_azure_csv,
     TraceFormat.MOONCAKE_JSONL: read_mooncake_jsonl,
+    TraceFormat.USAGE_JSONL: read_usage_jsonl,
     TraceFormat.VTC_ARTIFACT: read_vtc_artifact,
 }
 
@@ -25,5 +27,6 @@ __all__ = [
     "TraceRecord",
     "read_azure_csv",
     "read_mooncake_jsonl",
+    "read_usage_jsonl",
     "read_vtc_artifact",
 ]
