@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 import subprocess
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import aiohttp
+import yaml
+
+Json = dict[str, Any]
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -18,3 +28,90 @@ def prometheus_programs() -> Path:
         timeout=280,
     )
     return Path(made.stdout.strip())
+
+
+def backfill(
+    programs: Path, data: Path, series: Mapping[str, Iterable[tuple[float, float]]]
+) -> None:
+    """Give a Prometheus a history: counters by name, as (seconds since the epoch, value)."""
+    names: dict[str, list[str]] = {}
+    for full, samples in series.items():
+        name = full.partition("{")[0]
+        names.setdefault(name, []).extend(f"{full} {value:g} {at:.3f}" for at, value in samples)
+    text = data.with_suffix(".openmetrics")
+    with text.open("w") as file:
+        for name, lines in names.items():
+            file.write(f"# TYPE {name.removesuffix('_total')} counter\n")
+            file.writelines(f"{line}\n" for line in lines)
+        file.write("# EOF\n")
+    command = ["tsdb", "create-blocks-from", "openmetrics", str(text), str(data)]
+    subprocess.run([programs / "promtool", *command], check=True, capture_output=True, timeout=60)
+
+
+class Prometheus:
+    """A running Prometheus."""
+
+    def __init__(self, address: str, client: aiohttp.ClientSession) -> None:
+        self.address = address
+        self._client = client
+
+    async def get(self, path: str, **parameters: str) -> Json:
+        """An answer of its API; fails where that is an error."""
+        async with self._client.get(f"{self.address}{path}", params=parameters) as response:
+            answer: Json = await response.json(content_type=None)
+            assert response.status == 200, answer
+            return answer
+
+    async def query(self, query: str) -> list[Json]:
+        """The instant vector that a query has now."""
+        answer = await self.get("/api/v1/query", query=query)
+        found: list[Json] = answer["data"]["result"]
+        return found
+
+
+@contextlib.asynccontextmanager
+async def running_prometheus(
+    programs: Path, folder: Path, groups: Sequence[Json], scrapes: Sequence[Json] = ()
+) -> AsyncIterator[Prometheus]:
+    """A Prometheus on the history in ``folder``/data that evaluates these rule groups, and scrapes,
+    every second."""
+    every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config = {"global": every, "rule_files": ["rules.yaml"], "scrape_configs": list(scrapes)}
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": list(groups)}))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        programs / "prometheus",
+        f"--config.file={folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    )
+    try:
+        async with aiohttp.ClientSession() as client:
+            server = Prometheus(f"http://127.0.0.1:{port}", client)
+
+            async def ready() -> bool:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with client.get(f"{server.address}/-/ready") as response:
+                        return response.status == 200
+                return False
+
+            await until_true(ready, "Prometheus to be ready", 60.0)
+            yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def until_true(check: Any, what: str, seconds: float = 30.0) -> Any:
+    """The first true answer of an async ``check``; fails, naming ``what``, when none comes."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := await check():
+            return found
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"not in {seconds:g} s: {what}")

@@ -12,7 +12,6 @@ pool's owner's to set.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from tidegate_operator.slo.windows import Severity
 Json = dict[str, Any]
 
 TIMEOUT = aiohttp.ClientTimeout(total=5.0, sock_connect=2.0)
+"""Of one query; after the first that fails no other is asked."""
 FRESH_SECONDS = 180.0
 """Rules are evaluated every minute at the latest; Prometheus itself answers with what is 5 minutes
 old."""
@@ -73,7 +73,7 @@ async def ask(
         f"ALERTS{{{alerts},{selector}}}",
     )
     try:
-        answers = await asyncio.gather(*(_query(session, address, query) for query in queries))
+        answers = [await _query(session, address, query) for query in queries]
     except NoAnswer as error:
         return Told(str(error), str(error))
     return interpret(*answers, tiers=tiers, now_seconds=now_seconds)

@@ -1,0 +1,214 @@
+"""A real Prometheus: what is asked of it for scaling, and every query of the dashboards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from prometheus_client import generate_latest
+from support.faulty_engine import FaultyEngine
+from support.prometheus import Prometheus, backfill, running_prometheus, until_true
+from support.sidecar import SidecarUnderTest, policy_document, sidecar_under_test
+from tidegate_operator.autoscale.prometheus import Told, ask
+from tidegate_operator.autoscale.signals import Burn
+from tidegate_operator.metrics import Metrics
+from tidegate_operator.slo import rule_groups
+from tidegate_operator.slo.rules import BUDGET_ALERT
+
+from tidegate.scheduling.contracts import SloMetric, SloObjective, TierPolicy
+
+pytestmark = pytest.mark.integration
+
+Json = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[3]
+DASHBOARDS = ROOT / "manifests" / "monitoring"
+POOL = "team-a/chat"
+PLACE = {"namespace": "team-a", "tidegate_io_pool": "chat", "pod": "chat-0"}
+TTFT = SloObjective(SloMetric.TIME_TO_FIRST_TOKEN, 0.5, 99.0)
+TIERS = [TierPolicy("standard", slo_objectives=(TTFT,))]
+
+
+def history(programs: Path, folder: Path) -> None:
+    """Two hours in which every promise was kept but in the last ten minutes: there, none."""
+    now, step = time.time(), 15.0
+    places = [*PLACE.items(), ("tier", "standard"), ("objective", "TimeToFirstToken")]
+    labels = ",".join(f'{name}="{value}"' for name, value in places)
+    times = [now - 7200 + step * number for number in range(int(7200 / step))]
+    requests = [(at, 10.0 * number) for number, at in enumerate(times)]
+    good = [(at, min(value, 10.0 * (6600 / step))) for at, value in requests]
+    series = {"tidegate_slo_requests_total": requests, "tidegate_slo_good_total": good}
+    names = {f"{name}{{{labels}}}": samples for name, samples in series.items()}
+    backfill(programs, folder / "data", names)
+
+
+async def test_burn_rates_and_alerts_as_a_real_prometheus_has_them(
+    programs: Path, tmp_path: Path
+) -> None:
+    """It stands at half a page's hour: the five minutes burn 100 times the budget, the hour 16."""
+    history(programs, tmp_path)
+    groups = rule_groups("team-a", "chat", TIERS, "")
+    async with aiohttp.ClientSession() as session:
+        async with running_prometheus(programs, tmp_path, groups) as prometheus:
+
+            async def asked() -> Told:
+                return await ask(session, prometheus.address, POOL, TIERS, time.time())
+
+            async def told() -> Told | None:
+                found = await asked()
+                return found if found.alerts and not isinstance(found.burns, str) else None
+
+            found = await until_true(told, "an alert that fires")
+            (burn,) = found.burns
+            assert isinstance(burn, Burn)
+            assert burn.short == pytest.approx(100.0, rel=0.05)
+            assert burn.long == pytest.approx(100.0 / 6, rel=0.2)
+            severities = {(alert.name, alert.severity, alert.tier) for alert in found.alerts}
+            assert (BUDGET_ALERT, "page", "standard") in severities
+            other = await ask(session, prometheus.address, "team-a/other", TIERS, time.time())
+            assert "has no series" in str(other.burns)
+            assert other.alerts == other.burns
+            late = await ask(session, prometheus.address, POOL, TIERS, time.time() + 3600)
+            assert "too old" in str(late.burns)
+        gone = await asked()
+        assert "does not answer" in str(gone.burns)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (web.Response(status=503, text="secret"), "Prometheus answers 503"),
+        (web.Response(status=302, headers={"Location": "/"}), "Prometheus answers 302"),
+        (web.Response(text="secret"), "not its API's JSON"),
+        (web.json_response({"data": {"resultType": "scalar", "result": [0, "1"]}}), "a vector"),
+        (web.json_response({"data": {"resultType": "vector", "result": ["x"]}}), "API's JSON"),
+        (None, "does not answer (TimeoutError)"),
+    ],
+    ids=["error", "redirect", "text", "scalar", "shape", "never"],
+)
+async def test_whatever_answers_there_is_a_reason_and_never_its_text(
+    monkeypatch: pytest.MonkeyPatch, answer: web.Response | None, why: str
+) -> None:
+    timeout = aiohttp.ClientTimeout(total=0.2)
+    monkeypatch.setattr("tidegate_operator.autoscale.prometheus.TIMEOUT", timeout)
+
+    async def handler(request: web.Request) -> web.Response:
+        if answer is None:
+            await asyncio.sleep(30)
+            raise AssertionError
+        headers = {k: v for k, v in answer.headers.items() if k in ("Location", "Content-Type")}
+        return web.Response(status=answer.status, body=answer.body, headers=headers)
+
+    async with served(handler) as address, aiohttp.ClientSession() as session:
+        found = await ask(session, address, POOL, TIERS, time.time())
+    assert why in str(found.burns)
+    assert "secret" not in str(found.burns)
+    assert found.alerts == found.burns
+
+
+@asynccontextmanager
+async def served(handler: Any) -> AsyncIterator[str]:
+    """The base URL of a server that answers everything so."""
+    app = web.Application()
+    app.router.add_get("/{path:.*}", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+# --- dashboards
+
+
+def panels(dashboard: Json) -> Iterator[tuple[str, str]]:
+    """Title and query of every panel, with the dashboard's variables filled in."""
+    values = {"$namespace": "team-a", "$pool": "chat"}
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"]
+            for name, value in values.items():
+                query = query.replace(name, value)
+            yield f"{dashboard['title']}: {panel['title']}: {query}", query
+
+
+def variables(dashboard: Json) -> Iterator[str]:
+    """A query with a result wherever the variable has a choice."""
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert found is not None, variable
+            yield f"count by ({found[2]}) ({found[1].replace('$namespace', 'team-a')})"
+
+
+async def traffic(sidecar: SidecarUnderTest) -> None:
+    """Requests that are served, and one that is refused."""
+    for _ in range(3):
+        async with sidecar.chat() as answer:
+            assert answer.status == 200
+    async with sidecar.chat(model="unknown") as answer:
+        assert answer.status == 404
+
+
+async def test_every_query_of_the_dashboards_finds_what_it_asks_for(
+    programs: Path, tmp_path: Path
+) -> None:
+    """Real sidecar, real operator metrics, real Prometheus. An alert fires, by the history."""
+    files = sorted(DASHBOARDS.glob("*.json"))
+    dashboards = [json.loads(file.read_text()) for file in files]
+    assert len({dashboard["uid"] for dashboard in dashboards}) == len(files) > 0
+    operator = Metrics()
+    operator.applies.labels("Service").inc()
+    operator.status_writes.labels("ServingPool").inc()
+
+    async def operator_metrics(request: web.Request) -> web.Response:
+        operator.reconcile_seconds.observe(0.1)
+        return web.Response(body=generate_latest(operator.registry))
+
+    history(programs, tmp_path)
+    policy = policy_document()
+    async with (
+        FaultyEngine() as engine,
+        sidecar_under_test(tmp_path, engine.url, policy=policy) as sidecar,
+        served(operator_metrics) as operator_url,
+    ):
+        scrapes = [
+            scrape("sidecar", sidecar.admin_url, PLACE),
+            scrape("operator", operator_url, {"pod": "operator-0"}),
+        ]
+        groups = rule_groups("team-a", "chat", TIERS, "")
+        async with running_prometheus(programs, tmp_path, groups, scrapes) as prometheus:
+
+            async def scraped() -> bool:
+                return len(await prometheus.query("up == 1")) == len(scrapes)
+
+            await until_true(scraped, "both to be scraped")
+            await traffic(sidecar)
+            for dashboard in dashboards:
+                for what, query in panels(dashboard):
+                    await has_a_result(prometheus, what, query)
+                for query in variables(dashboard):
+                    await has_a_result(prometheus, dashboard["title"], query)
+
+
+def scrape(job: str, url: str, labels: dict[str, str]) -> Json:
+    targets = [{"targets": [url.removeprefix("http://")], "labels": labels}]
+    return {"job_name": job, "static_configs": targets}
+
+
+async def has_a_result(prometheus: Prometheus, what: str, query: str) -> None:
+    async def found() -> bool:
+        return bool(await prometheus.query(query))
+
+    await until_true(found, what)
