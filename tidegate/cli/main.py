@@ -61,6 +61,12 @@ COMMANDS: dict[str, CommandSource] = {
         "Alerts on what tiers are promised, for Prometheus.",
         "operator,local-cluster",
     ),
+    "explain": CommandSource(
+        "tidegate.cli.explain",
+        "explain",
+        "Why a request or a tenant waits, waited or was refused.",
+        "local-cluster",
+    ),
     "demo": CommandSource(
         "tidegate.cli.demo",
         "demo",

@@ -1,0 +1,102 @@
+"""`tidegate explain` before a real sidecar: named by its URL, and found through kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from support.faulty_engine import FaultyEngine
+from support.sidecar import ALICE, SidecarUnderTest, policy_document, sidecar_under_test, speak
+
+from tidegate.cli.errors import CommandError
+from tidegate.cli.explain import explain
+from tidegate.cli.sidecars import Kubectl, sidecars_of_cluster
+
+pytestmark = pytest.mark.integration
+
+TOKEN = "secret-token"
+KUBECTL = """#!{python}
+import json, sys, time
+arguments = sys.argv[1:]
+if "pods" in arguments:
+    labels = {{"tidegate.io/pool": "chat"}}
+    metadata = {{"namespace": "team-a", "name": "chat-0", "labels": labels}}
+    pod = {{"metadata": metadata, "status": {{"podIP": "10.0.0.9"}}}}
+    unready = {{"metadata": pod["metadata"] | {{"name": "chat-1"}}, "status": {{}}}}
+    print(json.dumps({{"items": [unready, pod]}}))
+elif "secret" in arguments:
+    assert "chat-admin" in arguments and "--namespace=team-a" in arguments
+    print(json.dumps({{"data": {{"token": "{token}"}}}}))
+else:
+    assert arguments[1:] == ["port-forward", "--namespace=team-a", "pod/chat-0", ":8001"]
+    print("Forwarding from 127.0.0.1:{port} -> 8001", flush=True)
+    time.sleep(60)
+"""
+
+
+async def explained(what: str, url: str, token_file: Path | None, as_json: bool = False) -> None:
+    await asyncio.to_thread(explain, what, url, token_file, None, None, as_json)
+
+
+async def test_a_sidecar_by_its_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    limit = {"name": "minute", "per": "Minute", "requests": 1}
+    async with (
+        FaultyEngine() as engine,
+        sidecar_under_test(
+            tmp_path,
+            engine.url,
+            policy=policy_document(tier={"rate_limits": [limit]}),
+            admin_token_file=token,
+        ) as sidecar,
+    ):
+        await speak(sidecar)
+        _, headers, _ = await speak(sidecar)
+        url = sidecar.admin_url
+        await explained(headers["x-request-id"], url, token)
+        assert "rate_limited by limit minute, told to retry after" in capsys.readouterr().out
+        await explained(ALICE, url + "/", token, as_json=True)
+        (row,) = json.loads(capsys.readouterr().out)
+        assert row["requests_total"] == {"completed": 1, "rate_limited": 1}
+        with pytest.raises(CommandError, match="no sidecar knows a request 'no-such-id'"):
+            await explained("no-such-id", url, token)
+        with pytest.raises(CommandError, match="no sidecar knows a tenant 'a/b/"):
+            await explained("a/b/../c", url, token)
+        with pytest.raises(CommandError, match="answers 401"):
+            await explained(ALICE, url, None)
+        await found_through_kubectl(tmp_path, sidecar)
+
+
+async def found_through_kubectl(folder: Path, sidecar: SidecarUnderTest) -> None:
+    kubectl = folder / "kubectl"
+    token = base64.b64encode(TOKEN.encode()).decode()
+    kubectl.write_text(
+        KUBECTL.format(python=sys.executable, token=token, port=sidecar.sidecar.admin_port)
+    )
+    kubectl.chmod(0o755)
+
+    def ask() -> list[tuple[str, str, str | None]]:
+        with ExitStack() as stack:
+            found = sidecars_of_cluster(stack, Kubectl(str(kubectl), folder / "kubeconfig"))
+            return [(one.pod, one.url, one.token) for one in found]
+
+    found = await asyncio.to_thread(ask)
+    assert found == [("team-a/chat-0", sidecar.admin_url, TOKEN)]
+
+
+async def test_what_cannot_be_asked(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="cannot be asked"):
+        await explained("r", "http://127.0.0.1:1", None)
+    with pytest.raises(CommandError, match="cannot be asked"):
+        await explained("r", "nonsense", None)
+    broken = tmp_path / "kubectl"
+    broken.write_text("#!/bin/sh\necho 'The connection was refused' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with ExitStack() as stack, pytest.raises(CommandError, match="connection was refused"):
+        list(sidecars_of_cluster(stack, Kubectl(str(broken), tmp_path / "kubeconfig")))

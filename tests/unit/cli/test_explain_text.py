@@ -1,0 +1,78 @@
+"""What `tidegate explain` says in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tidegate.cli.explain_text import request_lines, tenant_lines
+from tidegate.scheduling.contracts import (
+    Hold,
+    RequestExplanation,
+    RequestState,
+    SchedulingMode,
+    TenantExplanation,
+    UsageRecord,
+    loads,
+)
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "contracts"
+WAITING = loads(RequestExplanation, (EXAMPLES / "request_explanation.json").read_text())
+TENANT = loads(TenantExplanation, (EXAMPLES / "tenant_explanation.json").read_text())
+RECORD = loads(UsageRecord, (EXAMPLES / "usage_record.json").read_text())
+
+
+def test_a_request_that_waits() -> None:
+    assert list(request_lines(WAITING)) == [
+        "request 3f1c9a0d7b2e4c5f60718293 of team-a/alice (tier t2) waits, 1.5 s so far",
+        "  place 4 of 12 in its tenant's queue; 2 of its tenant's run",
+        "  tier t0 goes first (2 waiting): its priority is higher",
+        "  1 tenants of its tier are before its own: team-c/carol (5 waiting)",
+        "  its tenant's share of the tier is 25 %; it was served 310 EngineTime beyond it",
+        "  predicted start: in 2.4 s",
+        "  sent to the engine while it waited: team-b/bob (t0) 14, team-a/alice (t2) 3",
+    ]
+
+
+def test_what_holds_a_request_and_an_order_by_arrival() -> None:
+    assert WAITING.standing is not None
+    standing = replace(
+        WAITING.standing,
+        hold=Hold.IN_FLIGHT_LIMIT,
+        tenant_max_in_flight=2,
+        mode=SchedulingMode.FIRST_COME_FIRST_SERVED,
+        ahead_in_arrival_order=7,
+        starts_in_seconds=None,
+    )
+    text = "\n".join(request_lines(replace(WAITING, standing=standing)))
+    assert "2 of its tenant's run, at most 2 may\n  it waits for one of those to end" in text
+    assert "serves by arrival (FirstComeFirstServed): 7 requests came before it" in text
+    assert "when it starts cannot be told" in text
+
+
+def test_requests_that_run_and_that_have_ended() -> None:
+    running = replace(
+        WAITING, state=RequestState.RUNNING, standing=None, running_seconds=0.25, output_tokens=9
+    )
+    assert list(request_lines(running))[:2] == [
+        "request 3f1c9a0d7b2e4c5f60718293 of team-a/alice (tier t2) runs since 250 ms, "
+        "after a wait of 1.5 s",
+        "  9 output tokens so far",
+    ]
+    late = replace(RECORD, vft_skew=0.5, vft_skew_cause="prefill")
+    ended = replace(WAITING, state=RequestState.ENDED, standing=None, record=late)
+    assert list(request_lines(ended))[:4] == [
+        "request 3f1c9a0d7b2e4c5f60718293 of team-a/alice (tier t2): completed",
+        "  waited 40 ms, first token after 180 ms, took 2.8 s in all",
+        "  412 (384 cached) + 96 tokens, 62 ms of the engine",
+        "  it ended 50 % later than was expected, by prefill",
+    ]
+
+
+def test_a_tenant_that_reached_its_limit() -> None:
+    assert list(tenant_lines(TENANT)) == [
+        "tenant team-a/alice (tier t2): 0 waiting, 0 running",
+        "  limit minute (per Minute): 60 of 60 requests",
+        "  ended: 60 completed, 1 rate_limited",
+        "  a01c9a0d7b2e4c5f60718293: rate_limited by limit minute, told to retry after 12 s",
+    ]

@@ -1,0 +1,151 @@
+"""`tidegate explain REQUEST|TENANT`: why it waits, waited or was refused.
+
+A tenant is named namespace/name, anything else is a request's id (`x-request-id`). Each sidecar
+knows its own engine's requests, so all are asked, one after the other: the one at `--sidecar`, or
+every pod of the cluster, directly where its address can be reached and through `kubectl
+port-forward` elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from tidegate.cli.errors import CommandError
+from tidegate.cli.explain_text import request_lines, tenant_lines
+from tidegate.cli.sidecars import Kubectl, SidecarAddress, sidecars_of_cluster
+from tidegate.scheduling.contracts import (
+    ContractError,
+    RequestExplanation,
+    TenantExplanation,
+    dumps,
+    loads,
+)
+
+_SECONDS = 10.0
+_NOT_FOUND = 404
+
+T = TypeVar("T")
+Explanation = RequestExplanation | TenantExplanation
+
+
+def explain(
+    what: Annotated[str, typer.Argument(help="A request's id, or a tenant's namespace/name.")],
+    sidecar: Annotated[
+        str | None, typer.Option(help="Admin URL of one sidecar, such as http://127.0.0.1:8001.")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="File with that one's bearer token."),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Ask this cluster's sidecars.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(envvar="TIDEGATE_CLUSTER", help="Ask those of this local cluster."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: a list.")] = False,
+) -> None:
+    """Say why a request or a tenant's requests wait, waited or were refused."""
+    if sidecar is not None and kubeconfig is not None:
+        raise CommandError("give --sidecar or --kubeconfig, not both", 2)
+    if sidecar is None and token_file is not None:
+        raise CommandError("--token-file goes with --sidecar", 2)
+    with ExitStack() as stack:
+        if sidecar is not None:
+            token = None if token_file is None else token_file.read_text("utf-8").strip()
+            sidecars: Iterable[SidecarAddress] = [SidecarAddress("", sidecar.rstrip("/"), token)]
+        else:
+            sidecars = sidecars_of_cluster(stack, _kubectl(kubeconfig, name))
+        found = list(_explanations(sidecars, what))
+    if not found:
+        kind = "tenant" if _is_tenant(what) else "request"
+        raise CommandError(f"no sidecar knows a {kind} {what!r} (any more)")
+    if as_json:
+        rows = [{"sidecar": one.pod, **json.loads(dumps(each))} for one, each in found]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for one, explanation in found:
+        if one.pod:
+            typer.echo(f"{one.pod}:")
+        for line in _lines(explanation):
+            typer.echo(line)
+
+
+def _is_tenant(what: str) -> bool:
+    return "/" in what
+
+
+def _lines(explanation: Explanation) -> Iterator[str]:
+    if isinstance(explanation, TenantExplanation):
+        return tenant_lines(explanation)
+    return request_lines(explanation)
+
+
+def _explanations(
+    sidecars: Iterable[SidecarAddress], what: str
+) -> Iterator[tuple[SidecarAddress, Explanation]]:
+    """Of a request the first that is found; of a tenant each sidecar's."""
+    quoted = "/".join(urllib.parse.quote(part, safe="") for part in what.split("/"))
+    for one in sidecars:
+        if _is_tenant(what):
+            if (body := _get(one, f"/explain/tenants/{quoted}")) is not None:
+                yield one, _read(TenantExplanation, body, one)
+        elif (body := _get(one, f"/explain/requests/{quoted}")) is not None:
+            yield one, _read(RequestExplanation, body, one)
+            return
+
+
+def _read(kind: type[T], body: bytes, one: SidecarAddress) -> T:
+    try:
+        return loads(kind, body)
+    except ContractError as error:
+        raise CommandError(f"{one.pod or one.url} answers in another version: {error}") from None
+
+
+def _get(one: SidecarAddress, path: str) -> bytes | None:
+    """The answer; None: it is not known there."""
+    headers = {} if one.token is None else {"Authorization": f"Bearer {one.token}"}
+    where = one.pod or one.url
+    try:
+        request = urllib.request.Request(one.url + path, headers=headers)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=_SECONDS) as answer:
+            body: bytes = answer.read()
+            return body
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == _NOT_FOUND:
+                return None
+            raise CommandError(f"{where} answers {error.code} {error.reason}") from None
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise CommandError(f"{where} cannot be asked: {reason}") from None
+
+
+def _kubectl(kubeconfig: Path | None, name: str | None) -> Kubectl:
+    """kubectl with the given cluster, else with the local one."""
+    try:
+        from tidegate.cli.existing_cluster import existing_cluster, told
+        from tidegate.cli.pool_mode import find_kubectl
+        from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"without --sidecar this needs {error.name}: install it with "
+            "pip install 'tidegate[local-cluster]'"
+        ) from None
+    with told():
+        own = cache_directory() / "bin"
+        if kubeconfig is not None:
+            return Kubectl(find_kubectl(own), kubeconfig)
+        cluster = existing_cluster(name or DEFAULT_CLUSTER)
+        return Kubectl(cluster.binaries.path("kubectl"), cluster.kubeconfig)
