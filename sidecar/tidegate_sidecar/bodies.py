@@ -72,7 +72,7 @@ def parse_body(endpoint: Endpoint, raw: bytes, media_domains: Container[str] = (
     if options is not None and not stream:
         raise malformed("'stream_options' needs 'stream': true.", "stream_options")
     sequences = size.prompts * _choices(members)
-    if sequences > MAX_SEQUENCES:
+    if endpoint.generates and sequences > MAX_SEQUENCES:
         field = endpoint.prompt_field
         raise malformed(f"'{field}' times 'n' is above {MAX_SEQUENCES} choices.", field)
     asked = asked_field(endpoint, members)

@@ -78,6 +78,11 @@ class Dispatcher:
 
     def submit(self, request: Request, key_sha256: str) -> Ticket:
         """Queue it; :class:`ApiError` where it is refused at once."""
+        (ticket,) = self.submit_parts(request, key_sha256)
+        return ticket
+
+    def submit_parts(self, request: Request, key_sha256: str) -> list[Ticket]:
+        """Likewise, one that is served in parts: a ticket for each."""
         scheduler = self.scheduler
         if scheduler is None or not self._engine_ready:
             raise ApiError(Outcome.NO_ENGINE, retry_after=NO_ENGINE_RETRY_SECONDS)
@@ -92,12 +97,12 @@ class Dispatcher:
             raise self.refusal(refusal, request.tenant)
         self._tally.admitted(request)
         self.changes += 1
-        ticket = Ticket(self, request, key_sha256)
-        self._tickets[request.id] = ticket
+        tickets = [Ticket(self, part, key_sha256) for part in request.parts or (request,)]
+        self._tickets.update((ticket.request.id, ticket) for ticket in tickets)
         self._pump(now)
-        if ticket.state is TicketState.QUEUED:
+        if tickets[-1].state is TicketState.QUEUED:
             self._arm_expiry()
-        return ticket
+        return tickets
 
     def refusal(self, outcome: Outcome, tenant: str) -> ApiError:
         """The error of an outcome, with a Retry-After that holds for this tenant."""
@@ -137,7 +142,8 @@ class Dispatcher:
             if self.gaps is not None:
                 self.gaps.dispatched(ticket, now)
             ticket.state = TicketState.DISPATCHED
-            self._tally.dispatched(request.tenant, now - request.arrival)
+            if request.leads():
+                self._tally.dispatched(request.tenant, now - request.arrival)
             self.recent.dispatched(request, now)
             ticket.let_go()
 
@@ -283,16 +289,19 @@ class Dispatcher:
         elif state is TicketState.DISPATCHED:
             self._leave_engine(ticket, now)
             # What its client abandons before a token has come is billed its prompt: free, it would
-            # let whoever hangs up in time have the engine to himself.
-            abandoned = ticket.sent and ticket.outcome is Outcome.CLIENT_CLOSED
-            if abandoned or ticket.output_tokens > ticket.told_tokens:
+            # let whoever hangs up in time have the engine to himself. So is an answer of which the
+            # engine reported no usage.
+            worked = ticket.outcome in (Outcome.CLIENT_CLOSED, Outcome.COMPLETED)
+            unreported = ticket.sent and worked and ticket.usage is None
+            if unreported or ticket.output_tokens > ticket.told_tokens:
                 self._tell_progress(ticket, now)
             scheduler.finish(request.id, ticket.usage, now)
             if request.forecast is not None and request.forecast.skew is not None:
                 self._tally.skewed(request.tenant, request.forecast.skew)
-        self._tally.ended(
-            request.tenant, ticket.outcome, now - request.arrival, _inter_token(ticket)
-        )
+        if request.whole is None:
+            self._tally.ended(
+                request.tenant, ticket.outcome, now - request.arrival, _inter_token(ticket)
+            )
         self._pump(now)
         if not self._tickets:
             self._tell_idle()

@@ -24,15 +24,19 @@ from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body,
 from tidegate_sidecar.endpoints import CHAT, ENDPOINTS, Endpoint, StreamKind
 from tidegate_sidecar.engine import EngineCut
 from tidegate_sidecar.errors import ApiError, malformed
+from tidegate_sidecar.exact_size import decided
 from tidegate_sidecar.forward import send, upstream_error
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
 from tidegate_sidecar.models_route import models_answer
+from tidegate_sidecar.parts import Parts
 from tidegate_sidecar.passage import Passage
 from tidegate_sidecar.relay import relay_joined, relay_stream, relay_whole
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.runtime import Runtime
+from tidegate_sidecar.serve_parts import parts_of, serve_in_parts
 from tidegate_sidecar.ticket import Ticket
+from tidegate_sidecar.tokenizing import ask_tokenizer
 
 log = logging.getLogger("tidegate.sidecar")
 
@@ -148,9 +152,25 @@ class Proxy:
         tenant = _tenant(in_force, identity)
         body = parse_body(endpoint, raw, in_force.model.media_domains)
         require_model(body.model, in_force.model_of(tenant))
+        if not endpoint.scheduled:
+            answer = await ask_tokenizer(runtime, tenant, body, stage.id)
+            self._count(stage, Outcome.COMPLETED)
+            return answer
         tier = in_force.tier_of(tenant)
-        bound = output_bound(body, tier.output, runtime.max_model_len, runtime.estimator)
+        estimator = runtime.estimator.of(identity.tenant)
+        bound = output_bound(body, tier.output, runtime.max_model_len, estimator)
         scheduled = self._scheduled(request, stage, identity, body, bound.tokens)
+        if (counted := await decided(runtime, body, tier, scheduled)) is not None:
+            body = counted
+            if runtime.in_force is not in_force:
+                in_force, identity = self._identify(request, stage)
+                tenant = _tenant(in_force, identity)
+                tier = in_force.tier_of(tenant)
+            bound = output_bound(body, tier.output, runtime.max_model_len, estimator)
+            scheduled = self._scheduled(request, stage, identity, body, bound.tokens)
+        if (parts := parts_of(runtime, in_force, body, scheduled)) is not None:
+            salt = runtime.cache_salts.of(tenant)
+            return await self._serve_parts(stage, identity, body, parts, scheduled, salt)
         stream = body.stream or (bound.tokens >= JOIN_MIN_OUTPUT_TOKENS and joinable(body))
         stage.request, stage.stream = scheduled, body.stream
         ticket = runtime.dispatcher.submit(scheduled, identity.key_sha256)
@@ -168,6 +188,23 @@ class Proxy:
                 cache_salt=runtime.cache_salts.of(tenant),
             )
             return await self._dispatch(request, ticket, body, sent, stream)
+
+    async def _serve_parts(
+        self,
+        stage: Passage,
+        identity: Identity,
+        body: Body,
+        parts: Parts,
+        scheduled: Request,
+        cache_salt: bytes | None,
+    ) -> Answer:
+        stage.request = scheduled
+        tickets = self._runtime.dispatcher.submit_parts(scheduled, identity.key_sha256)
+        stage.tickets += tickets
+        for ticket in tickets:
+            ticket.trace = stage.trace
+        answer = await serve_in_parts(self._runtime, tickets, body, parts, cache_salt)
+        return json_answer(answer, stage.id, headers=self._limit_headers(stage))
 
     def _scheduled(
         self,
@@ -187,7 +224,7 @@ class Proxy:
         return Request(
             id=stage.id,
             tenant=identity.tenant,
-            prompt_tokens=self._runtime.estimator.tokens(body.size),
+            prompt_tokens=self._runtime.estimator.of(identity.tenant).tokens(body.size),
             max_output_tokens=output_tokens * body.sequences,
             body_bytes=len(body.raw),
             sequences=body.sequences,
@@ -228,8 +265,9 @@ class Proxy:
                 answer = await relay_whole(exchange, ticket)
         finally:
             exchange.close()
-        if ticket.usage is not None and ticket.request.truncate_to_tokens is None:
-            self._runtime.estimator.observe(body.size, ticket.usage.prompt_tokens)
+        asked, usage = ticket.request, ticket.usage
+        if usage is not None and asked.truncate_to_tokens is None and body.endpoint.usage_is_prompt:
+            self._runtime.estimator.of(asked.tenant).observe(body.size, usage.prompt_tokens)
         return answer
 
 

@@ -15,10 +15,10 @@ from tidegate_sidecar.estimate import MESSAGE_OVERHEAD_TOKENS, PromptSize
 from tidegate_sidecar.fields import MAX_MESSAGES
 from tidegate_sidecar.prompts import Members, PromptMeasure, check_length, required
 
-_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
+_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
-_TOOLS = frozenset({"function", "custom"})
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_TOOLS = ("function", "custom")
 
 
 def responses_size(members: Members, domains: Container[str]) -> PromptSize:
@@ -54,7 +54,7 @@ def _measure_item(measure: PromptMeasure, item: Any, where: str) -> None:
         if not isinstance(item.get("role"), str):
             raise malformed("A message needs a role.", where)
         _measure_content(measure, item.get("content"), f"{where}.content")
-    elif kind in _CALLS:
+    elif kind in tuple(_CALLS):  # a client's `type` may be no string, and have no hash
         field = _CALLS[kind]
         measure.text(item.get(field), f"An item of type {kind} needs a string '{field}'.", where)
     elif kind in _OUTPUTS:

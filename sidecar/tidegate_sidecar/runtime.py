@@ -21,7 +21,9 @@ from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.models_route import max_model_len
 from tidegate_sidecar.reports import Reports
 from tidegate_sidecar.settings import Settings
+from tidegate_sidecar.side_lane import SideLane
 from tidegate_sidecar.tally import Tally
+from tidegate_sidecar.token_counter import TokenCounter
 
 log = logging.getLogger("tidegate.sidecar")
 
@@ -53,6 +55,8 @@ class Runtime:
             silence_seconds=settings.engine_silence_seconds,
         )
         self.estimator = Estimator()
+        self.token_counter = TokenCounter(settings.tokenizer) if settings.tokenizer else None
+        self.side_lane = SideLane()
         self.in_force: InForce | None = None
         self.policy_error: str | None = None
         self.engine_models: list[dict[str, Any]] = []

@@ -60,7 +60,11 @@ def parts_of(runtime: Runtime, in_force: InForce, body: Body, whole: Request) ->
 
 
 async def serve_in_parts(
-    runtime: Runtime, tickets: Sequence[Ticket], body: Body, parts: Parts
+    runtime: Runtime,
+    tickets: Sequence[Ticket],
+    body: Body,
+    parts: Parts,
+    cache_salt: bytes | None,
 ) -> bytes:
     """The joined answer of a request whose parts were submitted; raises what a part did first."""
 
@@ -71,6 +75,7 @@ async def serve_in_parts(
             engine_priority=0,
             ask_stream=False,
             prompt_tokens=tickets[number].request.truncate_to_tokens,
+            cache_salt=cache_salt,
         )
 
     way = _PartsOnTheirWay(runtime, body.endpoint.path, tickets, PartsAnswer(body, parts))

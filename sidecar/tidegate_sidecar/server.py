@@ -123,6 +123,8 @@ class Sidecar:
         if self.runtime.plugin is not None:
             self.runtime.plugin.close()
         self.runtime.dispatcher.close()
+        if self.runtime.token_counter is not None:
+            self.runtime.token_counter.close()
         self.runtime.engine.close()
         await self.runtime.reports.close()
 

@@ -37,6 +37,11 @@ class Settings:
         "Unset: the engine has no plug-in.",
         None,
     )
+    tokenizer: Path | None = _setting(
+        "The model's tokenizer.json: prompts that a limit decides about are counted by it. Unset: "
+        "estimates decide.",
+        None,
+    )
     host: str = _setting("Address of the tenants' port.", "127.0.0.1")
     port: int = _setting("The tenants' port; 0: any free one.", 8000)
     admin_host: str | None = _setting(

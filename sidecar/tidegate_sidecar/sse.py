@@ -91,7 +91,8 @@ class EventStream:
         self.events += data.count(DELTA if self._typed else b"\n\n", 0, start)
         passed = [data[:start]]
         while start < len(data):
-            end = data.index(b"\n\n", start) + 2
+            boundary = data.find(b"\n\n", start)
+            end = len(data) if boundary < 0 else boundary + 2  # a third line end begins no event
             event = data[start:end]
             if self._passes(event):
                 passed.append(event)

@@ -102,3 +102,32 @@ def test_comments_and_blank_lines_pass() -> None:
     raw = b": keep-alive\n\n\n\nevent: x\ndata: 1\n\n"
     passed, _ = run([raw], hide_usage=True)
     assert passed == raw
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_line_end_too_many_is_no_event(typed: bool) -> None:
+    stream = EventStream(hide_usage=True, typed=typed)
+    assert stream.feed(b"data: [DONE]\n\n\n") == b"data: [DONE]\n\n\n"
+    assert stream.done or typed
+
+
+TYPED = (
+    b'event: response.created\ndata: {"type":"response.created","response":{"usage":null}}\n\n'
+    b"event: response.output_text.delta\n"
+    b'data: {"type":"response.output_text.delta","delta":"a \\"usage\\" .delta\\""}\n\n'
+    b"event: response.output_text.delta\n"
+    b'data: {"type":"response.output_text.delta","delta":"b"}\n\n'
+    b'event: response.completed\ndata: {"response":{"usage":{"input_tokens":11,"output_tokens":2,'
+    b'"input_tokens_details":{"cached_tokens":8}}},"type":"response.completed"}\n\n'
+)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_a_typed_stream_says_tokens_usage_and_end_however_it_is_cut(end: bytes) -> None:
+    whole = TYPED.replace(b"\n", end)
+    for offset in range(len(whole) + 1):
+        stream = EventStream(hide_usage=True, typed=True)
+        passed = stream.feed(whole[:offset]) + stream.feed(whole[offset:]) + stream.finish()
+        assert passed == whole
+        assert (stream.events, stream.done, stream.error_seen) == (2, True, False)
+        assert stream.usage == Usage(11, 2, cached_tokens=8)

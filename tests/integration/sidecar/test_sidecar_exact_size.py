@@ -1,0 +1,108 @@
+"""Where an estimate does not decide, the text is counted; elsewhere it is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faulty_engine import FaultyEngine
+from support.sidecar import (
+    ALICE,
+    KEYS,
+    SidecarUnderTest,
+    keys_document,
+    policy_document,
+)
+from tidegate_sidecar.flags import SettingsError
+from tidegate_sidecar.token_counter import TokenCounter
+
+from tidegate.scheduling.contracts import Bundle, loads
+
+from .conftest import StartSidecar
+
+pytestmark = pytest.mark.integration
+
+
+class Words(TokenCounter):
+    """A tokenizer of words, which remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.meanwhile: Any = None
+
+    async def count(self, texts: Sequence[str]) -> int | None:
+        self.asked += 1
+        if self.meanwhile is not None:
+            self.meanwhile()
+        return sum(len(text.split()) for text in texts)
+
+    def close(self) -> None:
+        pass
+
+
+def said(words: int, letters: int = 4) -> list[dict[str, str]]:
+    return [{"role": "user", "content": " ".join(["w" * (letters - 1)] * words)}]
+
+
+async def limited(start_sidecar: StartSidecar, **tier: Any) -> tuple[SidecarUnderTest, Words]:
+    sidecar = await start_sidecar(policy=policy_document(tier=tier), check_other=False)
+    counter = sidecar.runtime.token_counter = Words()
+    return sidecar, counter
+
+
+async def test_the_prompt_limit_is_judged_by_the_count(start_sidecar: StartSidecar) -> None:
+    sidecar, counter = await limited(start_sidecar, prompt_limit={"max_tokens": 100})
+    for words, letters, status, asked in (
+        (20, 4, 200, 0),  # about 24: below, however it is counted
+        (400, 4, 413, 0),  # about 404: above
+        (96, 5, 200, 1),  # estimated 119 + 4, counted 96 + 4
+        (98, 3, 413, 2),  # estimated 73 + 4, counted 98 + 4
+    ):
+        async with sidecar.chat(messages=said(words, letters)) as answer:
+            assert answer.status == status, (words, letters)
+        assert counter.asked == asked
+
+
+async def test_a_rate_limit_reserves_what_was_counted(start_sidecar: StartSidecar) -> None:
+    limit = {"name": "minute", "per": "Minute", "tokens": 130}
+    sidecar, counter = await limited(start_sidecar, rate_limits=[limit])
+    async with sidecar.chat(messages=said(110, 5), max_tokens=3) as answer:
+        assert answer.status == 200  # estimated 137 + 4 + 3: above a whole window
+    assert counter.asked == 1
+
+
+async def test_a_key_revoked_while_its_prompt_is_counted_is_refused(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    policy = policy_document(tier={"prompt_limit": {"max_tokens": 100}})
+    sidecar = await start_sidecar(policy=policy, check_other=False)
+    counter = sidecar.runtime.token_counter = Words()
+
+    def revoke() -> None:
+        others = {tenant: key for tenant, key in KEYS.items() if tenant != ALICE}
+        bundle = {"policy": {**policy, "generation": 2}, "keys": keys_document(2, others)}
+        sidecar.runtime.apply(loads(Bundle, json.dumps(bundle)))
+
+    counter.meanwhile = revoke
+    async with sidecar.chat(messages=said(96, 5)) as answer:
+        assert answer.status == 401
+    assert not engine.requests
+
+
+def test_a_tokenizer_that_is_not_to_be_had_is_said_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="tokenizer"):
+        TokenCounter(tmp_path / "none.json")
+
+
+async def test_the_library_counts_off_the_loop(tmp_path: Path) -> None:
+    library = pytest.importorskip("tokenizers")
+    tokenizer = library.Tokenizer(library.models.WordLevel({"a": 0, "b": 1, "?": 2}, "?"))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    counter = TokenCounter(tmp_path / "tokenizer.json")
+    assert await counter.count(["a b c", "b"]) == 4
+    assert await counter.count(["\ud800"]) is None
+    counter.close()

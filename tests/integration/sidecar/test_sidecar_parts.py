@@ -1,0 +1,224 @@
+"""Lists of documents in parts: joined in order, one bill, one outcome, others in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_engine import StartEngine, until
+from support.faulty_engine import FaultyEngine
+from support.faulty_upstream import answer as answered
+from support.faulty_upstream import head, raw
+from support.sidecar import (
+    ALICE,
+    BOB,
+    Json,
+    SidecarUnderTest,
+    policy_document,
+    sidecar_under_test,
+)
+
+from .conftest import StartSidecar
+
+pytestmark = pytest.mark.integration
+
+MODEL = "test-model"
+ENGINE = {"max_num_batched_tokens": 64, "max_num_seqs": 8}
+
+
+def embedding_policy(**members: Any) -> Json:
+    return policy_document(model={"name": MODEL, "task": "Embed"}, engine=ENGINE, **members)
+
+
+@pytest.fixture
+async def pooling(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[SidecarUnderTest]:
+    """Before a fake engine that pools 64 tokens a step."""
+    engine = await start_engine(
+        "--runner", "pooling", "--fake-embedding-dimensions", "2",
+        "--max-num-batched-tokens", "64", "--max-num-seqs", "8",
+    )  # fmt: skip
+    async with sidecar_under_test(tmp_path, engine.url, policy=embedding_policy()) as sidecar:
+        yield sidecar
+
+
+async def post(
+    sidecar: SidecarUnderTest, path: str, body: Json, tenant: str = ALICE
+) -> tuple[int, Json]:
+    async with sidecar.request(path, body, tenant=tenant) as answer:
+        return answer.status, await answer.json()
+
+
+async def plain(sidecar: SidecarUnderTest, path: str, body: Json) -> Json:
+    """What the engine itself answers, all at once."""
+    exchange = await sidecar.runtime.engine.post(path, {}, json.dumps(body).encode())
+    try:
+        answer: Json = json.loads(await exchange.read_all(1 << 26))
+        return answer
+    finally:
+        exchange.close()
+
+
+DOCUMENTS = [f"document {'x' * (n % 37)} {n}" for n in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "list_name"),
+    [
+        ("/v1/embeddings", {"input": DOCUMENTS}, "data"),
+        ("/v1/embeddings", {"input": DOCUMENTS, "encoding_format": "base64"}, "data"),
+        ("/v1/embeddings", {"input": [[n, n + 1, 7] for n in range(50)]}, "data"),
+        ("/v1/rerank", {"query": "what?", "documents": DOCUMENTS}, "results"),
+        ("/v1/rerank", {"query": "what?", "documents": DOCUMENTS, "top_n": 7}, "results"),
+        ("/v1/score", {"text_1": "what?", "text_2": DOCUMENTS}, "data"),
+        ("/v1/score", {"queries": DOCUMENTS[::-1], "documents": DOCUMENTS}, "data"),
+    ],
+    ids=["texts", "base64", "tokens", "rerank", "top n", "score", "pairs"],
+)
+async def test_the_joined_answer_is_the_engines_own(
+    pooling: SidecarUnderTest, path: str, members: Json, list_name: str
+) -> None:
+    body = {"model": MODEL, "user": "ü", **members}
+    status, ours = await post(pooling, path, body)
+    own = await plain(pooling, path, {"model": MODEL, **members})
+    assert status == 200
+    assert ours[list_name] == own[list_name]
+    assert ours["usage"] == own["usage"]
+    assert {name: type(value) for name, value in ours.items()} == {
+        name: type(value) for name, value in own.items()
+    }
+    await pooling.settled()
+    assert pooling.outcomes(ALICE) == {"completed": 1}
+    scheduler = pooling.runtime.dispatcher.scheduler
+    assert scheduler is not None
+    (tier,) = scheduler.tier_snapshots()
+    assert tier.service_tokens_total == own["usage"]["total_tokens"]
+
+
+async def test_singles_do_not_wait_for_another_tenants_10000_documents(
+    pooling: SidecarUnderTest,
+) -> None:
+    """A part is a batch: a single text goes after those in the engine, not after 10,000."""
+    documents = [f"text number {n:05}" for n in range(10_000)]  # 1,250 parts of 8
+    array = asyncio.create_task(
+        post(pooling, "/v1/embeddings", {"model": MODEL, "input": documents})
+    )
+    scheduler = pooling.runtime.dispatcher.scheduler
+    assert scheduler is not None
+    await until(lambda: scheduler.queued() > 1_000, 20.0)
+    begun = scheduler.in_flight() + scheduler.queued()
+    waits, passed = [], []
+    for n in range(5):
+        before, since = scheduler.queued(), time.monotonic()
+        single = {"model": MODEL, "input": f"single {n}"}
+        assert (await post(pooling, "/v1/embeddings", single, BOB))[0] == 200
+        waits.append(time.monotonic() - since)
+        passed.append(before - scheduler.queued())
+    assert not array.done()
+    # Of 1,250 parts only those passed that were in the engine, and one for each turn of Alice's.
+    assert max(passed) <= 20, (passed, waits, begun)
+    status, ours = await array
+    assert status == 200
+    assert [row["index"] for row in ours["data"]] == list(range(10_000))
+    await pooling.settled()
+    assert pooling.outcomes() == {"completed": 6}
+
+
+def part_answer(request_body: Json, tokens: int = 5) -> Json:
+    rows = [
+        {"object": "embedding", "index": index, "embedding": [0.5]}
+        for index in range(len(request_body["input"]))
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": rows, "model": MODEL, "usage": usage}
+
+
+@pytest.mark.parametrize(
+    ("failing", "status", "outcome"),
+    [
+        (answered(500, {"error": {"message": "boom"}}), 502, "engine_failed"),
+        (answered(400, {"error": {"message": "too long"}}), 400, "malformed"),
+        (answered(429, {}, {"Retry-After": "7"}), 429, "engine_refused"),
+        (answered(200, {"data": []}), 502, "engine_failed"),
+        (answered(200, b"no json"), 502, "engine_failed"),
+        (raw(head(200, {"Content-Length": "100"}) + b"{"), 502, "engine_failed"),
+    ],
+    ids=["500", "400", "429", "entries missing", "no json", "broken"],
+)
+async def test_a_part_that_fails_fails_the_whole_and_only_what_was_done_is_billed(
+    start_sidecar: StartSidecar, engine: FaultyEngine, failing: Any, status: int, outcome: str
+) -> None:
+    sidecar = await start_sidecar(policy=embedding_policy(), check_other=False)
+
+    async def script(connection: Any) -> None:
+        number = len(engine.requests)
+        body = engine.requests[-1].json()
+        await (failing if number == 3 else answered(200, part_answer(body)))(connection)
+
+    engine.script = script
+    body = {"model": MODEL, "input": DOCUMENTS}
+    async with sidecar.request("/v1/embeddings", body) as answer:
+        assert (answer.status, (await answer.json())["error"]["type"] != "") == (status, True)
+        if status == 429:
+            assert answer.headers["Retry-After"] == "7"
+    await sidecar.settled()
+    assert sidecar.outcomes(ALICE) == {outcome: 1}
+    sent = len(engine.requests)
+    assert sent < 10  # the others were not sent any more
+    scheduler = sidecar.runtime.dispatcher.scheduler
+    assert scheduler is not None
+    (tier,) = scheduler.tier_snapshots()
+    assert tier.service_tokens_total in range(10, 5 * sent, 5)  # of the parts that were answered
+    engine.script = None
+    assert (await post(sidecar, "/v1/embeddings", {"model": MODEL, "input": "one"}, BOB))[0] == 200
+
+
+async def test_a_client_that_leaves_ends_all_parts(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar(policy=embedding_policy(), check_other=False)
+
+    async def never(connection: Any) -> None:
+        await connection.write(head(200, {"Content-Length": "10"}))
+        await connection.closed_by_peer()
+
+    engine.script = never
+    body = {"model": MODEL, "input": DOCUMENTS}
+    asking = asyncio.create_task(post(sidecar, "/v1/embeddings", body))
+    await until(lambda: engine.busy >= 2)
+    asking.cancel()
+    await until(lambda: not engine.busy, 5.0)
+    await sidecar.settled()
+    assert sidecar.outcomes(ALICE) == {"client_closed": 1}
+
+
+async def test_limits_take_a_list_as_one_request_or_refuse_all_of_it(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    limit = {"name": "minute", "per": "Minute", "requests": 2, "tokens": 500}
+    policy = embedding_policy(tier={"rate_limits": [limit]})
+    sidecar = await start_sidecar(policy=policy, check_other=False)
+
+    async def script(connection: Any) -> None:
+        body = engine.requests[-1].json()
+        await answered(200, part_answer(body, tokens=10))(connection)
+
+    engine.script = script
+    body = {"model": MODEL, "input": DOCUMENTS}
+    status, _ = await post(sidecar, "/v1/embeddings", body)
+    parts = len(engine.requests)
+    assert (status, parts > 5) == (200, True)
+    async with sidecar.request("/v1/embeddings", {"model": MODEL, "input": "one"}) as answer:
+        assert answer.status == 200
+        assert answer.headers["x-ratelimit-remaining-requests"] == "0"
+    status, refused = await post(sidecar, "/v1/embeddings", body)
+    assert (status, refused["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert len(engine.requests) == parts + 1
+    huge = {"model": MODEL, "input": DOCUMENTS * 4}
+    status, refused = await post(sidecar, "/v1/embeddings", huge, BOB)
+    assert (status, refused["error"]["code"]) == (413, "request_exceeds_limit")
+    assert sidecar.outcomes() == {"completed": 2, "rate_limited": 1, "request_exceeds_limit": 1}
