@@ -55,6 +55,12 @@ COMMANDS: dict[str, CommandSource] = {
         "What a policy would do, in virtual time.",
         "simulator,operator",
     ),
+    "top": CommandSource(
+        "tidegate.cli.top",
+        "top",
+        "Pools, tiers and tenants, while it happens.",
+        "simulator,local-cluster",
+    ),
     "rules": CommandSource(
         "tidegate.cli.rules",
         "rules",

@@ -1,0 +1,147 @@
+"""The tables of `tidegate top`, and the command over a cluster that comes and goes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.testing import CliRunner
+
+from tidegate.cli import top
+from tidegate.cli.errors import CommandError
+from tidegate.cli.top_tables import pool_table, tenant_table, tier_table
+
+Json = dict[str, Any]
+NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+
+
+def obj(kind: str, name: str, **fields: Any) -> Json:
+    namespace, _, short = name.partition("/")
+    return {"kind": kind, "metadata": {"namespace": namespace, "name": short}} | fields
+
+
+def condition(kind: str, status: str, reason: str = "Why", message: str = "because") -> Json:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+WELL = obj(
+    "ServingPool",
+    "a/chat",
+    status={
+        "replicas": 2,
+        "readyReplicas": 2,
+        "queued": 7,
+        "running": 12,
+        "conditions": [
+            condition("Accepted", "True"),
+            condition("Progressing", "False"),
+            condition("Ready", "True"),
+        ],
+        "tiers": [
+            {"name": "paid", "queued": 0, "running": 9, "sharePercent": 80,
+             "ttft": {"p50Ms": 120, "p99Ms": 900}, "queueWait": {"p99Ms": 5}},
+            {"name": "free", "queued": 7, "running": 3, "sharePercent": 20,
+             "queueWait": {"p99Ms": 14000}, "refused": {"queue_full": 12, "throttled": 40}},
+        ],
+        "tenants": [{"name": "a/noisy", "queued": 7, "running": 3, "sharePercent": 20}],
+    },
+)  # fmt: skip
+ILL = obj(
+    "ServingPool",
+    "b/code",
+    status={
+        "replicas": 1,
+        "readyReplicas": 0,
+        "conditions": [
+            condition("Ready", "False", "PodsFailing", "pod code-0: no image"),
+            condition("GPUMismatch", "True", "GPUsIdle", "1 idles"),
+        ],
+    },
+)
+TENANTS = [
+    obj("Tenant", "a/quiet", spec={"tierRef": {"name": "paid"}},
+        status={"queued": 0, "running": 0, "ttft": {"p99Ms": 640},
+                "conditions": [condition("Ready", "True")]}),
+    obj("Tenant", "a/noisy", spec={"tierRef": {"name": "free"}},
+        status={"queued": 99, "running": 0, "refused": {"throttled": 40},
+                "lastRefusal": {"reason": "throttled", "time": "2026-11-30T11:55:00Z"},
+                "conditions": [condition("Ready", "Unknown", "Held")]}),
+    obj("Tenant", "b/new", spec={"tierRef": {"name": "paid"}}),
+]  # fmt: skip
+
+
+def rows(table: Table) -> list[list[str]]:
+    """The cells as plain text."""
+    columns = [[Console().render_str(str(cell)).plain for cell in c.cells] for c in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def test_the_pool_that_is_not_well_comes_first_and_says_why() -> None:
+    ill, well = rows(pool_table([WELL, ILL]))
+    assert ill[:5] == ["b/code", "False", "0/1", "-", "-"]
+    assert ill[5] == "Ready PodsFailing: pod code-0: no image; GPUMismatch: 1 idles"
+    assert well == ["a/chat", "True", "2/2", "7", "12", "nothing"]
+
+
+def test_the_tier_that_waits_longest_comes_first() -> None:
+    free, paid = rows(tier_table([WELL, ILL]))
+    assert free == [
+        "a/chat", "free", "7", "3", "20%", "-", "-", "14.0 s", "40 throttled 12 queue_full",
+    ]  # fmt: skip
+    assert paid == ["a/chat", "paid", "0", "9", "80%", "120 ms", "900 ms", "5 ms", "none"]
+    assert [row[1] for row in rows(tier_table([WELL], "paid"))] == ["paid"]
+
+
+def test_a_tenants_load_is_the_pools_newer_one_and_its_refusals_are_its_own() -> None:
+    noisy, quiet, new = rows(tenant_table(TENANTS, [WELL], NOW))
+    assert noisy == [
+        "a/noisy", "free", "7", "3", "20%", "-", "40 throttled", "throttled 5m ago", "Held",
+    ]  # fmt: skip
+    assert quiet == ["a/quiet", "paid", "0", "0", "-", "640 ms", "none", "none", "yes"]
+    assert new == ["b/new", "paid", "-", "-", "-", "-", "none", "none", "-"]
+    assert [row[0] for row in rows(tenant_table(TENANTS, [], NOW, "free"))] == ["a/noisy"]
+
+
+class Cluster:
+    """Stands in for a cluster that is away at first."""
+
+    def __init__(self, *args: object) -> None:
+        self.looks = 0
+
+    def read(self, *resources: str) -> list[Json]:
+        self.looks += 1
+        if self.looks == 1:
+            raise CommandError("kubectl get: connection refused")
+        return [WELL, ILL, *TENANTS]
+
+
+def test_a_look_that_fails_is_told_and_the_next_is_made() -> None:
+    cluster: Any = Cluster()
+    screens = []
+    for _ in range(2):
+        console = Console(width=200)
+        with console.capture() as capture:
+            console.print(top._look(cluster, None, None))
+        screens.append(capture.get())
+    assert "kubectl get: connection refused" in screens[0]
+    assert "2 pools, 3 tenants" in screens[1]
+
+
+def test_once_prints_whole_rows_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    monkeypatch.setattr(top, "ClusterObjects", lambda *_: cluster)
+    app = typer.Typer()
+    app.command()(top.top)
+    failed = CliRunner().invoke(app, ["--once"])
+    assert isinstance(failed.exception, CommandError)
+    result = CliRunner().invoke(app, ["--once", "--namespace", "a"])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert any(
+        "a/noisy" in line and "throttled 40" not in line and "Held" in line for line in lines
+    )
+    assert "b/code" not in result.stdout

@@ -1,0 +1,82 @@
+"""`tidegate top`: who waits, who runs and who is refused, while it happens."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from tidegate.cli.cluster_objects import ClusterObjects, Kubeconfig
+from tidegate.cli.errors import CommandError
+from tidegate.cli.existing_cluster import Name
+from tidegate.cli.top_tables import pool_table, tenant_table, tier_table
+from tidegate.load.tables import output_console
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER
+
+_RESOURCES = ("servingpools.tidegate.io", "tenants.tidegate.io")
+
+
+def top(
+    name: Name = DEFAULT_CLUSTER,
+    kubeconfig: Kubeconfig = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Only pools and tenants in it.")
+    ] = None,
+    tier: Annotated[str | None, typer.Option(help="Only this TenantTier.")] = None,
+    every: Annotated[
+        float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")
+    ] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Print it once, for scripts.")] = False,
+) -> None:
+    """Show pools, tiers and tenants as their own status has them, until Ctrl-C.
+
+    The operator writes the figures of a pool every 15 seconds, those of a tenant every 5 minutes;
+    what waits and runs of the tenants that take most is the pool's, and so as new as that.
+    """
+    cluster = ClusterObjects(name, kubeconfig)
+    console = output_console()
+    if once or not console.is_terminal:
+        console.print(_screen(cluster.read(*_RESOURCES), namespace, tier))
+        return
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(_look(cluster, namespace, tier), refresh=True)
+                time.sleep(every)
+    except KeyboardInterrupt:
+        return
+
+
+def _look(cluster: ClusterObjects, namespace: str | None, tier: str | None) -> Group:
+    """The screen, or why there is none just now: the next look may find the cluster again."""
+    try:
+        return _screen(cluster.read(*_RESOURCES), namespace, tier)
+    except CommandError as error:
+        return Group(Text(f"{_clock()}: {error}", style="red"))
+
+
+def _screen(objects: list[dict[str, Any]], namespace: str | None, tier: str | None) -> Group:
+    chosen = [obj for obj in objects if namespace in (None, obj["metadata"]["namespace"])]
+    pools = [obj for obj in chosen if obj["kind"] == "ServingPool"]
+    tenants = [obj for obj in chosen if obj["kind"] == "Tenant"]
+    if not pools and not tenants:
+        return Group(Text("There is no ServingPool and no Tenant."))
+    now = datetime.now(UTC)
+    return Group(
+        Text(f"{_clock()}, {len(pools)} pools, {len(tenants)} tenants", style="bold"),
+        Text(),
+        pool_table(pools),
+        Text(),
+        tier_table(pools, tier),
+        Text(),
+        tenant_table(tenants, pools, now, tier),
+    )
+
+
+def _clock() -> str:
+    return datetime.now().astimezone().strftime("%H:%M:%S")

@@ -1,0 +1,190 @@
+"""The objects' own status as three tables: pools, their tiers, and tenants. Pure.
+
+What is shown is what the operator wrote, so a person sees what ``kubectl describe`` has, only side
+by side, and what needs a look first: the pool that is not well, the tier that waits longest, the
+tenant with most in its queue. ``-`` is not known; 0 is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+Json = dict[str, Any]
+
+UNKNOWN = "-"
+
+
+def pool_table(pools: Sequence[Json]) -> Table:
+    """One row for each pool, those that are not well first."""
+    table = _table("pool", "ready", "pods", "queued", "running", "what is to be said of it")
+    for pool in sorted(pools, key=lambda pool: (_is_well(pool), _name(pool))):
+        status = pool.get("status") or {}
+        ready = _condition(pool, "Ready")
+        count = f"{_shown(status.get('readyReplicas'))}/{_shown(status.get('replicas'))}"
+        well = ready.get("status", "Unknown")
+        table.add_row(
+            escape(_name(pool)),
+            well if well == "True" else f"[red]{well}[/red]",
+            count,
+            _shown(status.get("queued")),
+            _shown(status.get("running")),
+            escape("; ".join(_remarks(pool)) or "nothing"),
+        )
+    return table
+
+
+def tier_table(pools: Sequence[Json], tier: str | None = None) -> Table:
+    """One row for each tier of each pool, the longest wait first."""
+    table = _table(
+        "pool", "tier", "queued", "running", "share", "first token p50", "p99", "in queue p99",
+        "refused",
+    )  # fmt: skip
+    rows = [
+        (_name(pool), entry)
+        for pool in pools
+        for entry in (pool.get("status") or {}).get("tiers") or ()
+        if tier in (None, entry["name"])
+    ]
+    rows.sort(key=lambda row: (-(_p99(row[1], "queueWait") or 0), row[0], row[1]["name"]))
+    for name, entry in rows:
+        first = entry.get("ttft") or {}
+        table.add_row(
+            escape(name),
+            escape(entry["name"]),
+            _shown(entry.get("queued")),
+            _shown(entry.get("running")),
+            _percent(entry.get("sharePercent")),
+            _time(first.get("p50Ms")),
+            _time(first.get("p99Ms")),
+            _time(_p99(entry, "queueWait")),
+            escape(_refused(entry.get("refused"))),
+        )
+    return table
+
+
+def tenant_table(
+    tenants: Sequence[Json], pools: Sequence[Json], now: datetime, tier: str | None = None
+) -> Table:
+    """One row for each tenant, the most in its queues first; what pools say of a tenant is newer
+    than what it says of itself."""
+    table = _table(
+        "tenant", "tier", "queued", "running", "share", "first token p99", "refused",
+        "last refusal", "ready",
+    )  # fmt: skip
+    newer = _newest_load(pools)
+    rows = []
+    for tenant in tenants:
+        status = tenant.get("status") or {}
+        claimed = tenant["spec"]["tierRef"]["name"]
+        if tier in (None, claimed):
+            rows.append((claimed, tenant, status | newer.get(_name(tenant), {})))
+    rows.sort(key=lambda row: (-(row[2].get("queued") or 0), _name(row[1])))
+    for claimed, tenant, status in rows:
+        ready = _condition(tenant, "Ready")
+        table.add_row(
+            escape(_name(tenant)),
+            escape(claimed),
+            _shown(status.get("queued")),
+            _shown(status.get("running")),
+            _percent(status.get("sharePercent")),
+            _time(_p99(status, "ttft")),
+            escape(_refused(status.get("refused"))),
+            escape(_refusal(status.get("lastRefusal"), now)),
+            "yes" if ready.get("status") == "True" else escape(ready.get("reason", UNKNOWN)),
+        )
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        words = heading in ("pool", "tier", "tenant", "refused", "last refusal", "ready")
+        last = heading.startswith("what ")
+        table.add_column(heading, justify="left" if words or last else "right", no_wrap=not last)
+    return table
+
+
+def _newest_load(pools: Iterable[Json]) -> dict[str, Json]:
+    """What pools say of tenants, summed over the pools; their shares are of one pool each."""
+    found: dict[str, Json] = {}
+    for pool in pools:
+        for entry in (pool.get("status") or {}).get("tenants") or ():
+            known = found.setdefault(entry["name"], {"queued": 0, "running": 0})
+            known["queued"] += entry.get("queued") or 0
+            known["running"] += entry.get("running") or 0
+            if "sharePercent" in entry and "sharePercent" not in known:
+                known["sharePercent"] = entry["sharePercent"]
+    return found
+
+
+def _remarks(pool: Json) -> list[str]:
+    """The messages of conditions that a person should see: what is not well, and warnings."""
+    remarks = []
+    for condition in (pool.get("status") or {}).get("conditions") or ():
+        kind, status = condition["type"], condition["status"]
+        wanted = {"Progressing": "False"}.get(kind, "True")
+        if kind in ("Accepted", "ResolvedRefs", "Available", "Ready", "PolicyApplied", "SLOMet"):
+            if status != wanted:
+                remarks.append(f"{kind} {condition['reason']}: {condition['message']}")
+        elif kind == "Progressing":
+            if status != wanted:
+                remarks.append(condition["message"])
+        else:
+            remarks.append(f"{kind}: {condition['message']}")
+    return remarks
+
+
+def _is_well(obj: Json) -> bool:
+    return bool(_condition(obj, "Ready").get("status") == "True")
+
+
+def _condition(obj: Json, kind: str) -> Json:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == kind), {})
+
+
+def _name(obj: Json) -> str:
+    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+def _p99(entry: Mapping[str, Any], what: str) -> int | None:
+    found: int | None = (entry.get(what) or {}).get("p99Ms")
+    return found
+
+
+def _refused(counts: Mapping[str, int] | None) -> str:
+    ranked = sorted((counts or {}).items(), key=lambda item: (-item[1], item[0]))
+    return " ".join(f"{count} {reason}" for reason, count in ranked) or "none"
+
+
+def _refusal(refusal: Json | None, now: datetime) -> str:
+    if not refusal:
+        return "none"
+    age = int((now - datetime.fromisoformat(refusal["time"]).astimezone(UTC)).total_seconds())
+    return f"{refusal['reason']} {_age(max(0, age))} ago"
+
+
+def _age(seconds: int) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def _shown(value: int | None) -> str:
+    return UNKNOWN if value is None else str(value)
+
+
+def _percent(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value}%"
+
+
+def _time(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return UNKNOWN
+    return f"{milliseconds} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
