@@ -1,6 +1,7 @@
 """The four incidents of source 000, before and after: the same arrivals, the same constants.
 
-A  Long prompts starve short ones: T1's P99 beside 32K prompts, over that of the same run without.
+A  Long prompts starve short ones: T1's P99 beside 32K prompts, over that of the same run without;
+   sessions whose history they pushed out of the prefix cache.
 B  A KV avalanche: sixty batch prompts of 16..32K within five seconds on the mixed node; T0's P99 of
    what arrives within 90 s of a burst, tokens computed twice, T0's prefix hits.
 C  A draft that does not fit: throughput and T0's time per token, with the acceptances given.
@@ -15,77 +16,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from incident_readings import in_bursts, lost_histories, minutes
 from node import DRAFT_TOKENS, by_draft, single
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from rich.table import Table
-from simulated import SEEDS, Run, RunSummary, execute, model_only, options, sensitivity
+from sensitivity import sensitivity
+from simulated import SEEDS, Results, Run, RunSummary, execute, model_only, options
 
 from tidegate.scheduling.contracts import OnExceed, Policy, PromptLimit
 from tidegate.simulator.engine_model import DRAFTS, Speculation
 from tidegate.simulator.simulation import node_policy as node
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine
 from tidegate.simulator.simulation.plugin import PluginOptions
-from tidegate.simulator.simulation.result import RequestRecord, SimulationResult, percentile
 from tidegate.simulator.simulation.system import Scheduling, System
 from tidegate.simulator.workloads import incidents
 from tidegate.simulator.workloads.client import Workload
 
 DURATION_SECONDS = 3_600.0
+SENSITIVITY_SECONDS = 700.0
+"""Of each run where each constant is varied: two bursts of incident B; one seed."""
 WARMUP_SECONDS = 100.0
-MINUTE = 60.0
 
 FCFS, PRIORITY, OURS = "vLLM FCFS", "vLLM priority", "Tidegate"
 CAPPED = "Tidegate, steps <= 100 ms"
-
-
-# --- what is read from a run
-
-
-def in_bursts(result: SimulationResult) -> dict[str, float]:
-    """Incident B: T0 within 90 s of a burst."""
-    met = [r for r in result.measured("t0") if incidents.in_avalanche(r.arrival)]
-    prompt = sum(record.prompt_tokens for record in met)
-    return {
-        "t0 p99 in bursts": percentile([record.ttft_seconds for record in met], 99),
-        "t0 requests in bursts": len(met),
-        "t0 hits": sum(record.cached_tokens for record in met) / prompt,
-    }
-
-
-def minutes(result: SimulationResult) -> dict[str, float]:
-    """Incident D: T1's worst P99 in any 60 s (every 10 s), before and after the poison starts."""
-    start = result.duration_seconds / 2
-    normal = [r for r in result.measured("t1") if not r.tenant.endswith(incidents.POISON)]
-    before = [record for record in normal if record.arrival < start]
-    after = [record for record in normal if record.arrival >= start]
-    poisoned = [r for r in result.records if r.tenant.endswith(incidents.POISON)]
-    return {
-        "t1 worst minute before": worst_minute(before),
-        "t1 worst minute after": worst_minute(after),
-        "poison refused": sum(record.outcome == "prompt_too_long" for record in poisoned),
-        "poison served": sum(record.outcome == "completed" for record in poisoned),
-        "poison prompts": len(poisoned),
-    }
-
-
-def worst_minute(records: Sequence[RequestRecord], step_seconds: float = 10.0) -> float:
-    """The largest P99 of time to first token over all windows of 60 s."""
-    if not records:
-        return 0.0
-    ordered = sorted(records, key=lambda record: record.arrival)
-    worst, first, last = 0.0, 0, 0
-    start = ordered[0].arrival
-    while start + MINUTE <= ordered[-1].arrival:
-        while first < len(ordered) and ordered[first].arrival < start:
-            first += 1
-        while last < len(ordered) and ordered[last].arrival < start + MINUTE:
-            last += 1
-        if last > first:
-            ttft = [record.ttft_seconds for record in ordered[first:last]]
-            worst = max(worst, percentile(ttft, 99))
-        start += step_seconds
-    return worst
 
 
 # --- workloads and systems, by name, so that they can be sent to another process
@@ -188,51 +142,55 @@ CASES: dict[str, tuple[Callable[[int], Workload], tuple[str, ...]]] = {
         ),
     ),
 }
+EXTRAS = {
+    "A": lost_histories,
+    "A without": lost_histories,
+    "B": in_bursts,
+    "B without": in_bursts,
+}
 POISONED = {
     "D, T1 sends it": ("t1", (PRIORITY, "Tidegate, prompt limits", OURS)),
     "D, T3 sends it": ("t3", (PRIORITY, "Tidegate, prompt limits")),
 }
 
-Results = dict[tuple[str, int], RunSummary]
-
 
 def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
     """All cases on their systems."""
-    seeds = SEEDS[:1] if arguments.quick else SEEDS
+    seeds = SEEDS[:1] if arguments.quick or arguments.sensitivity else SEEDS
     duration = DURATION_SECONDS / (3 if arguments.quick else 1)
+    if arguments.sensitivity:
+        runs = _runs(arguments.only, seeds, SENSITIVITY_SECONDS)
+        return model_only(
+            sensitivity(
+                runs,
+                lambda done: _figures(done, seeds),
+                arguments.jobs,
+                console,
+                with_drafts=True,
+            )
+        )
+    done = execute(_runs(arguments.only, seeds, duration), arguments.jobs, console, "incidents")
+    _print(done, seeds, console)
+    return model_only(_figures(done, seeds))
+
+
+def _runs(only: Sequence[str] | None, seeds: Sequence[int], duration: float) -> list[Run]:
     runs: list[Run] = []
     for case, (work, names) in CASES.items():
-        if arguments.only and case[0] not in arguments.only:
-            continue
-        extra = in_bursts if case[0] == "B" else None
+        extra = EXTRAS.get(case)
         for name in names:
             runs += [
                 Run(f"{case}: {name}", work, SYSTEMS[name], seed, duration, WARMUP_SECONDS, extra)
                 for seed in seeds
             ]
     for case, (tier, names) in POISONED.items():
-        if arguments.only and "D" not in arguments.only:
-            continue
+        work = partial(poison, tier, duration)
         for name in names:
             runs += [
-                Run(
-                    f"{case}: {name}",
-                    partial(poison, tier, duration),
-                    SYSTEMS[name],
-                    seed,
-                    duration,
-                    WARMUP_SECONDS,
-                    minutes,
-                )
+                Run(f"{case}: {name}", work, SYSTEMS[name], seed, duration, WARMUP_SECONDS, minutes)
                 for seed in seeds
             ]
-    done = execute(runs, arguments.jobs, console, "incidents")
-    _print(done, seeds, console)
-    figures = _figures(done, seeds)
-    if arguments.sensitivity:
-        one = [run for run in runs if run.seed == seeds[0]]
-        figures += sensitivity(one, lambda done: _figures(done, seeds[:1]), arguments.jobs, console)
-    return model_only(figures)
+    return [run for run in runs if not only or run.key[0] in only]
 
 
 def _print(done: Results, seeds: Sequence[int], console: Console) -> None:

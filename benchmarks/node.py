@@ -20,13 +20,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from node_table import print_table
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
-from rich.table import Table
-from simulated import SEEDS, SLO_SECONDS, Run, RunSummary, execute, model_only, options, sensitivity
+from sensitivity import sensitivity
+from simulated import (
+    SEEDS,
+    SLO_SECONDS,
+    Results,
+    Run,
+    RunSummary,
+    execute,
+    model_only,
+    options,
+)
 
 from tidegate.scheduling.contracts import PrefillLimits
 from tidegate.simulator.engine_model import DRAFTS, Calibration, Speculation
+from tidegate.simulator.engine_model.calibrations import KV_CAPACITY
 from tidegate.simulator.simulation import node_policy as node
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine, split
 from tidegate.simulator.simulation.plugin import PluginOptions
@@ -40,6 +51,8 @@ RIVAL_SHARE = 0.4
 """Of that time, for systems that no aim is about."""
 HALF_SHARE = 1.7
 """Of it at half load, where T0's requests come half as often."""
+SENSITIVITY_SECONDS = 800.0
+"""Of that time, where each constant is varied; one seed."""
 WARMUP_SECONDS = 200.0
 DRAFT_TOKENS = 3
 T3_RESERVED = 0.10
@@ -49,6 +62,8 @@ OURS = "Tidegate"
 OURS_100 = "Tidegate, steps <= 100 ms"
 OURS_80 = "Tidegate, steps <= 80 ms"
 FCFS = "vLLM FCFS"
+AMPLE_TIMES = 3
+AMPLE = f"vLLM FCFS, {AMPLE_TIMES} x the KV cache"
 ALONE = "T0 alone"
 
 
@@ -96,8 +111,17 @@ def by_draft(work: Workload) -> System:
     return System("Tidegate, 2 x TP4 by draft", groups)
 
 
+def ample(calibration: Calibration, work: Workload) -> System:
+    """First come first served with so much KV cache that no prefix is ever lost: what a cache can
+    give at most."""
+    return single(
+        Scheduling.FCFS, AMPLE, calibration.scaled_constant(KV_CAPACITY, AMPLE_TIMES), work
+    )
+
+
 SINGLE: dict[str, Callable[[Calibration, Workload], System]] = {
     FCFS: partial(single, Scheduling.FCFS, FCFS),
+    AMPLE: ample,
     "vLLM FCFS, 2,048": partial(single, Scheduling.FCFS, "vLLM FCFS, 2,048", batched_tokens=2_048),
     "vLLM priority": partial(single, Scheduling.PRIORITY, "vLLM priority"),
     "vLLM priority, 2,048": partial(
@@ -121,6 +145,7 @@ AT_FULL = tuple(SINGLE)
 JUDGED = (FCFS, OURS, OURS_100)
 """Those that an aim is about."""
 AT_HALF = (FCFS, OURS, OURS_80)
+JUDGED_AT_HALF = (FCFS, OURS_80)
 
 
 class Plan:
@@ -129,8 +154,11 @@ class Plan:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.quick: bool = arguments.quick
         self.jobs: int = arguments.jobs
-        self.seeds: Sequence[int] = arguments.seeds or (SEEDS[:1] if self.quick else SEEDS)
+        one = self.quick or arguments.sensitivity
+        self.seeds: Sequence[int] = arguments.seeds or (SEEDS[:1] if one else SEEDS)
         self.measured_seconds = MEASURED_SECONDS / 6 if self.quick else MEASURED_SECONDS
+        if arguments.sensitivity:
+            self.measured_seconds = SENSITIVITY_SECONDS
 
     def runs(
         self,
@@ -161,12 +189,11 @@ class Plan:
         return self.runs(key, load, system, ("t0",), share=share)
 
 
-Results = dict[tuple[str, int], RunSummary]
-
-
 def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
     """Runs every policy at full load, ours at half, and the search for the best split."""
     plan = Plan(arguments)
+    if arguments.sensitivity:
+        return model_only(_sensitivity(plan, console))
     names = arguments.only or AT_FULL
     runs = plan.alone(ALONE, FULL)
     for name in names:
@@ -176,7 +203,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
             FULL,
             partial(SINGLE[name], node.TP8),
             seeds=plan.seeds if judged else plan.seeds[:1],
-            share=1.0 if judged else RIVAL_SHARE,
+            share=1.0 if judged or name == AMPLE else RIVAL_SHARE,
         )
     if not arguments.only:
         runs += plan.runs(
@@ -190,20 +217,34 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
     done = execute(runs, plan.jobs, console, "mixed node")
     best = ""
     if not arguments.only:
-        best = _best_split(plan, done, console)
-    _print(done, plan.seeds, console)
-    figures = _figures(done, plan.seeds, best)
-    if arguments.sensitivity:
-        one = plan.seeds[:1]
-        runs = plan.alone(ALONE, FULL)[:1]
-        for name in JUDGED:
-            runs += plan.runs(name, FULL, partial(SINGLE[name], node.TP8), seeds=one)
-        figures += sensitivity(runs, lambda done: _figures(done, one, ""), plan.jobs, console)
-    return model_only(figures)
+        best, system = _best_split(plan, console, 0.25)
+        done |= execute(plan.runs(best, FULL, system), plan.jobs, console, f"best split {best}")
+    print_table(done, plan.seeds, console)
+    return model_only(_figures(done, plan.seeds, best))
 
 
-def _best_split(plan: Plan, done: Results, console: Console) -> str:
-    """The static partition that completes most; searched on one seed, then run on all."""
+def _sensitivity(plan: Plan, console: Console) -> list[Figure]:
+    """The runs that aims are about, shortened; the best split is that of the constants given."""
+    best, system = _best_split(plan, console, 1.0)
+    runs = plan.alone(ALONE, FULL) + plan.runs(best, FULL, system)
+    for name in JUDGED:
+        runs += plan.runs(name, FULL, partial(SINGLE[name], node.TP8))
+    runs += plan.alone(f"{ALONE}, half load", HALF)
+    for name in JUDGED_AT_HALF:
+        runs += plan.runs(f"{name}, half load", HALF, partial(SINGLE[name], node.TP8))
+
+    def figures(done: Results) -> list[Figure]:
+        # Of the run itself, not of the engine.
+        own = ("T0 requests", "simulator, production step plan")
+        return [one for one in _figures(done, plan.seeds, best) if one.name not in own]
+
+    return sensitivity(runs, figures, plan.jobs, console)
+
+
+def _best_split(
+    plan: Plan, console: Console, share: float
+) -> tuple[str, Callable[[Workload], System]]:
+    """The static partition that completes most; searched on one seed."""
     ways = {
         " | ".join("+".join(part) for part in parts): partial(apart, parts, node.TP4)
         for parts in node.splits_in_two(TIERS)
@@ -212,7 +253,7 @@ def _best_split(plan: Plan, done: Results, console: Console) -> str:
     runs = [
         run
         for key, system in ways.items()
-        for run in plan.runs(key, FULL, system, seeds=[seed], share=0.25)
+        for run in plan.runs(key, FULL, system, seeds=[seed], share=share)
     ]
     tried = execute(runs, plan.jobs, console, "static partitions")
 
@@ -227,51 +268,7 @@ def _best_split(plan: Plan, done: Results, console: Console) -> str:
             style="dim",
         )
     best = next(key for (key, _), summary in ordered if serves(summary))
-    done |= execute(plan.runs(best, FULL, ways[best]), plan.jobs, console, f"best split {best}")
-    return best
-
-
-def _print(done: Results, seeds: Sequence[int], console: Console) -> None:
-    table = Table(title="mixed node, mean over seeds; seconds", title_justify="left")
-    columns = (
-        "policy", "in flight", "T0 TTFT p50", "p99", "worst p99", "within 0.8 s %", "ms/token",
-        "response p99", "T1 p99", "T2 p99", "T3 p99", "req/s", "tokens/s", "T3 share %",
-        "hit %", "preempted", "recomputed", "x real time",
-    )  # fmt: skip
-    for name in columns:
-        table.add_column(name, justify="left" if name == "policy" else "right")
-    for key in dict.fromkeys(key for key, _ in done):
-        rows = [done[key, seed] for seed in seeds if (key, seed) in done]
-
-        def mean(value: Callable[[RunSummary], float], rows: list[RunSummary] = rows) -> float:
-            return sum(map(value, rows)) / len(rows)
-
-        def p99(tier: str, rows: list[RunSummary] = rows) -> str:
-            values = [row.tiers[tier].ttft_p99 for row in rows if tier in row.tiers]
-            return f"{sum(values) / len(values):.3g}" if values else "-"
-
-        shares = [row.tiers["t3"].computed_share for row in rows if "t3" in row.tiers]
-        table.add_row(
-            key,
-            f"{mean(lambda row: row.in_flight):.0f}",
-            f"{mean(lambda row: row.tiers['t0'].ttft_p50):.3f}",
-            p99("t0"),
-            f"{max(row.tiers['t0'].ttft_p99 for row in rows):.3f}",
-            f"{100 * mean(lambda row: row.tiers['t0'].within_slo):.1f}",
-            f"{1000 * mean(lambda row: row.tiers['t0'].seconds_per_token):.0f}",
-            f"{mean(lambda row: row.tiers['t0'].response_p99):.1f}",
-            p99("t1"),
-            p99("t2"),
-            p99("t3"),
-            f"{mean(lambda row: row.completed_per_second):.2f}",
-            f"{mean(lambda row: row.tokens_per_second):,.0f}",
-            f"{100 * sum(shares) / len(shares):.0f}" if shares else "-",
-            f"{100 * mean(lambda row: row.hit_ratio):.0f}",
-            f"{mean(lambda row: row.preemptions):.0f}",
-            f"{mean(lambda row: row.recomputed_tokens):,.0f}",
-            f"{mean(lambda row: row.simulated_seconds / row.processor_seconds):.0f}",
-        )
-    console.print(table)
+    return best, ways[best]
 
 
 def _times_alone(done: Results, seed: int, key: str, alone: str = ALONE) -> float:
@@ -280,6 +277,13 @@ def _times_alone(done: Results, seed: int, key: str, alone: str = ALONE) -> floa
 
 def _of(done: Results, seed: int, key: str, other: str) -> float:
     return done[key, seed].completed_per_second / done[other, seed].completed_per_second
+
+
+def _by_tier(done: Results, seed: int) -> str:
+    """Requests per second of each tier, ours over FCFS's: what the sum is made of."""
+    ours, fcfs = done[OURS, seed].tiers, done[FCFS, seed].tiers
+    ratios = {t: ours[t].completed_per_second / fcfs[t].completed_per_second for t in fcfs}
+    return "by tier " + ", ".join(f"{tier} {ratio:.3g}" for tier, ratio in ratios.items())
 
 
 def _figures(done: Results, seeds: Sequence[int], best: str) -> list[Figure]:
@@ -327,7 +331,17 @@ def _figures(done: Results, seeds: Sequence[int], best: str) -> list[Figure]:
             )  # fmt: skip
     if have(OURS, FCFS):
         figures.append(
-            worst("requests/s", "of FCFS", Aim(">=", 1.10), lambda s: _of(done, s, OURS, FCFS))
+            worst(
+                "requests/s",
+                "of FCFS",
+                Aim(">=", 1.10),
+                lambda s: _of(done, s, OURS, FCFS),
+                _by_tier(done, seeds[0]),
+            )
+        )
+    if have(AMPLE, FCFS):
+        figures.append(
+            worst(f"requests/s, {AMPLE}", "of FCFS", None, lambda s: _of(done, s, AMPLE, FCFS))
         )
     if have(OURS_100, FCFS):
         figures.append(

@@ -22,7 +22,8 @@ from node import single
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from rich.table import Table
-from simulated import Run, RunSummary, execute, model_only, options, sensitivity
+from sensitivity import sensitivity
+from simulated import Results, Run, RunSummary, execute, model_only, options
 
 from tidegate.scheduling.contracts import PrefillLimits
 from tidegate.simulator.simulation import node_policy as node
@@ -34,6 +35,8 @@ from tidegate.simulator.workloads.mixed_node import FULL, T2_PROMPT, mixed_node,
 
 SEED = 1
 MEASURED_SECONDS = 1_400.0
+SENSITIVITY_SECONDS = 400.0
+"""Of the sweep's time, where each constant is varied."""
 WARMUP_SECONDS = 200.0
 BUDGETS = (5, 10, 15, 20, 25, 30, 40, 50, 60)
 CAPS_MS = (60, 80, 100, 120, 160)
@@ -113,6 +116,8 @@ VICTIMS: dict[str, Callable[[Workload], System]] = {
 def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
     """The sweeps, the references and the victim rules."""
     measured = MEASURED_SECONDS / (3 if arguments.quick else 1)
+    if arguments.sensitivity:
+        measured = SENSITIVITY_SECONDS
     systems: dict[str, Callable[[Workload], System]] = {
         **{f"budget {p}": partial(budgeted, p, True) for p in BUDGETS},
         **{f"budget, no pause {p}": partial(budgeted, p, False) for p in BUDGETS},
@@ -126,26 +131,25 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
         Run(key, full_load, system, SEED, duration, WARMUP_SECONDS)
         for key, system in systems.items()
     ]
-    short = OVERCOMMIT_SECONDS / (3 if arguments.quick else 1)
+    short = OVERCOMMIT_SECONDS / (3 if arguments.quick or arguments.sensitivity else 1)
     runs += [
         Run(key, overcommitted, system, SEED, short + 100.0, 100.0)
         for key, system in VICTIMS.items()
     ]
+    if arguments.sensitivity:
+        needed = [run for run in runs if run.key.startswith("budget ") or run.key in VICTIMS]
+        return model_only(
+            sensitivity(needed, lambda done: figures_of(_by_key(done)), arguments.jobs, console)
+        )
     done = _by_key(execute(runs, arguments.jobs, console, "sweeps"))
     _print(done, console)
     if arguments.plot is not None:
         plot(done, arguments.plot)
         console.print(f"drawn: {arguments.plot / 'prefill-budget.svg'}")
-    figures = figures_of(done)
-    if arguments.sensitivity:
-        needed = [run for run in runs if run.key.startswith("budget ") or run.key in VICTIMS]
-        figures += sensitivity(
-            needed, lambda done: figures_of(_by_key(done)), arguments.jobs, console
-        )
-    return model_only(figures)
+    return model_only(figures_of(done))
 
 
-def _by_key(done: dict[tuple[str, int], RunSummary]) -> dict[str, RunSummary]:
+def _by_key(done: Results) -> dict[str, RunSummary]:
     return {key: one for (key, _), one in done.items()}
 
 

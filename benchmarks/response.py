@@ -22,7 +22,8 @@ from statistics import median
 
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
-from simulated import Run, RunSummary, execute, model_only, options, sensitivity
+from sensitivity import sensitivity
+from simulated import Results, Run, RunSummary, execute, model_only, options
 
 from tidegate.scheduling.contracts import (
     Arrival,
@@ -48,6 +49,8 @@ from tidegate.workload import Workload as ScenarioWorkload
 SEED = 1
 REQUESTS_PER_SECOND = 4.8
 MEASURED_SECONDS = 3_600.0
+SENSITIVITY_SHARE = 0.25
+"""Of that time, where each constant is varied."""
 WARMUP_SECONDS = 200.0
 AZURE_SECONDS = 1_800.0
 FEWEST_REQUESTS = 100
@@ -130,7 +133,7 @@ def responses(result: SimulationResult) -> dict[str, float]:
 
 def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
     """Three runs of the node, one of the trace."""
-    share = 1 / 6 if arguments.quick else 1.0
+    share = 1 / 6 if arguments.quick else SENSITIVITY_SHARE if arguments.sensitivity else 1.0
     duration = WARMUP_SECONDS + share * MEASURED_SECONDS
     runs = [
         Run(SFQ, one_tier, ideal, SEED, duration, WARMUP_SECONDS, responses),
@@ -149,16 +152,16 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
         runs.append(Run(AZURE, azure, timed, SEED, share * AZURE_SECONDS, 60.0))
     except TraceError as error:
         why = str(error)
-    done = {key: one for (key, _), one in execute(runs, arguments.jobs, console, "runs").items()}
-    figures = _figures(done, why)
     if arguments.sensitivity:
-        figures += sensitivity(
-            runs,
-            lambda again: _figures({key: one for (key, _), one in again.items()}, why),
-            arguments.jobs,
-            console,
+        return model_only(
+            sensitivity(runs, lambda done: _figures(_by_key(done), why), arguments.jobs, console)
         )
-    return model_only(figures)
+    done = execute(runs, arguments.jobs, console, "runs")
+    return model_only(_figures(_by_key(done), why))
+
+
+def _by_key(done: Results) -> dict[str, RunSummary]:
+    return {key: one for (key, _), one in done.items()}
 
 
 def _figures(done: dict[str, RunSummary], why: str) -> list[Figure]:

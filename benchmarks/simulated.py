@@ -19,14 +19,16 @@ from rich.console import Console
 from rich.progress import track
 
 from tidegate.scheduling.outcomes import Outcome
-from tidegate.simulator.engine_model import CALIBRATIONS
 from tidegate.simulator.simulation.result import RequestRecord, SimulationResult, percentile
-from tidegate.simulator.simulation.system import System, simulate
+from tidegate.simulator.simulation.system import EngineGroup, System, simulate
 from tidegate.simulator.workloads.client import Workload
 
 SLO_SECONDS = 0.8
 """Source 000: T0's promise."""
 SEEDS = (1, 2, 3, 4, 5)
+DRAFT_PASS, DRAFT_ACCEPTANCE = "draft_pass_seconds", "draft_acceptance_percent"
+DRAFT_CONSTANTS = (DRAFT_PASS, DRAFT_ACCEPTANCE)
+"""What can be varied of a draft, beside the constants of the engine model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class RunSummary:
     extra: dict[str, float] = field(default_factory=dict)
 
 
+Results = dict[tuple[str, int], RunSummary]
+"""By key of the run and seed."""
 Extra = Callable[[SimulationResult], dict[str, float]]
 
 
@@ -95,13 +99,21 @@ class Run:
         system = self.system(workload)
         if self.constant is None:
             return system
-        groups = tuple(
-            replace(
-                group, calibration=group.calibration.scaled_constant(self.constant, self.factor)
-            )
-            for group in system.groups
-        )
+        groups = tuple(_varied(group, self.constant, self.factor) for group in system.groups)
         return System(system.name, groups)
+
+
+def _varied(group: EngineGroup, constant: str, factor: float) -> EngineGroup:
+    if constant not in DRAFT_CONSTANTS:
+        varied = group.calibration.scaled_constant(constant, factor)
+        return replace(group, calibration=varied)
+    draft = group.speculation
+    if draft is None:
+        return group
+    if constant == DRAFT_PASS:
+        return replace(group, speculation=replace(draft, pass_time=draft.pass_time.scaled(factor)))
+    accepted = {kind: factor * percent for kind, percent in draft.acceptance_percent.items()}
+    return replace(group, speculation=replace(draft, acceptance_percent=accepted))
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -113,15 +125,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sensitivity",
         action="store_true",
-        help="print the figures with each constant of the engine model at 0.8 and 1.2 as well",
+        help="instead: shortened runs with each constant of the engine model at 0.8 and 1.2",
     )
 
 
-def execute(
-    runs: Sequence[Run], jobs: int, console: Console, what: str
-) -> dict[tuple[str, int], RunSummary]:
-    """All runs, by key and seed."""
-    done: dict[tuple[str, int], RunSummary] = {}
+def execute(runs: Sequence[Run], jobs: int, console: Console, what: str) -> Results:
+    """All runs."""
+    done: Results = {}
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         # The slowest last would leave the others idle; the order given is kept otherwise.
         for run, summary in track(
@@ -129,23 +139,6 @@ def execute(
         ):
             done[run.key, run.seed] = summary
     return done
-
-
-def sensitivity(
-    runs: Sequence[Run],
-    figures: Callable[[dict[tuple[str, int], RunSummary]], Sequence[Figure]],
-    jobs: int,
-    console: Console,
-) -> list[Figure]:
-    """The figures of these runs with each constant of the engine model at 0.8 and at 1.2."""
-    varied: list[Figure] = []
-    for constant, factor, _ in CALIBRATIONS["h100_70b_tp8"].variations():
-        these = [replace(run, constant=constant, factor=factor) for run in runs]
-        done = execute(these, jobs, console, f"{constant} x {factor}")
-        varied += [
-            replace(one, name=f"{one.name} [{constant} x {factor}]") for one in figures(done)
-        ]
-    return varied
 
 
 def model_only(figures: Sequence[Figure]) -> list[Figure]:

@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine
 from tidegate.simulator.simulation.result import RequestRecord
 from tidegate.simulator.simulation.system import Scheduling, System, simulate
+from tidegate.simulator.workloads import incidents as workloads
 from tidegate.simulator.workloads.client import Workload
 from tidegate.simulator.workloads.mixed_node import MixedLoad, mixed_node
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
+import incident_readings
 import incidents
 import node
 import prefill
+import sensitivity
 import simulated
+from report import Aim, figure
 
 TINY = MixedLoad(0.4, 0.8, 2, 8)
 
@@ -71,6 +76,50 @@ def test_a_constant_is_varied_in_every_engine() -> None:
     assert times[0] == pytest.approx(0.8 * times[1])
 
 
+def test_a_drafts_passes_and_acceptance_are_varied_where_there_is_one() -> None:
+    run = simulated.Run("k", tiny, node.by_draft, 1, 1.0, 0.0, factor=1.2)
+    plain = run.built(tiny(1)).groups[0].speculation
+    passes = replace(run, constant=simulated.DRAFT_PASS).built(tiny(1)).groups[0].speculation
+    right = replace(run, constant=simulated.DRAFT_ACCEPTANCE).built(tiny(1)).groups[0].speculation
+    assert plain is not None
+    assert passes is not None
+    assert right is not None
+    assert passes.pass_time.seconds(1) == pytest.approx(1.2 * plain.pass_time.seconds(1))
+    assert right.acceptance_percent["chat"] == pytest.approx(1.2 * plain.acceptance_percent["chat"])
+    undrafted = replace(run, system=fcfs, constant=simulated.DRAFT_PASS)
+    assert undrafted.built(tiny(1)).groups == fcfs(tiny(1)).groups
+
+
+def test_each_figure_is_computed_from_the_runs_of_its_own_variation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def execute(runs: list[simulated.Run], *_: object) -> simulated.Results:
+        return {
+            (run.key, run.seed): replace(summary(), completed_per_second=run.factor) for run in runs
+        }
+
+    monkeypatch.setattr(sensitivity, "execute", execute)
+    runs = [simulated.Run("k", tiny, fcfs, 1, 1.0, 0.0)]
+    console = Console(width=400, record=True)
+    figures = sensitivity.sensitivity(
+        runs,
+        lambda done: [figure("rate", done["k", 1].completed_per_second, "1/s", Aim(">=", 1.0))],
+        1,
+        console,
+    )
+    names = sensitivity.constants(with_drafts=False)
+    assert "per_pair_seconds" in names
+    assert "kv_capacity_tokens" in names
+    values = {one.name: (one.value, one.met) for one in figures}
+    assert values.pop("rate [shortened, constants as they are]") == (1.0, True)
+    assert values == {
+        f"rate [{name} x {factor:g}]": (factor, factor > 1)
+        for name in names
+        for factor in (0.8, 1.2)
+    }
+    assert "0.8 | 1.2" in console.export_text()
+
+
 def test_the_worst_seed_is_the_figure() -> None:
     done = {}
     for seed, p99 in ((1, 0.15), (2, 0.25)):
@@ -87,10 +136,24 @@ def test_the_worst_seed_is_the_figure() -> None:
 
 def test_the_worst_minute_slides_and_counts_those_without_a_token() -> None:
     quiet = [record(float(at), 0.1) for at in range(200)]
-    assert incidents.worst_minute(quiet) == pytest.approx(0.1)
+    assert incident_readings.worst_minute(quiet) == pytest.approx(0.1)
     slow = [record(100.0 + index, 3.0) for index in range(2)]
-    assert incidents.worst_minute([*quiet, *slow]) == pytest.approx(3.0)
-    assert incidents.worst_minute([*quiet, record(100.5, None)]) == inf
+    assert incident_readings.worst_minute([*quiet, *slow]) == pytest.approx(3.0)
+    assert incident_readings.worst_minute([*quiet, record(100.5, None)]) == inf
+
+
+def test_a_turn_without_its_history_is_told_from_a_first_turn() -> None:
+    result = simulate(fcfs(tiny(1)), tiny(1), seed=1, duration_seconds=1)
+    turns = [
+        replace(record(0.0, 0.1), tier=tier, prompt_tokens=prompt, cached_tokens=cached)
+        for tier in ("t0", "t1")
+        for prompt, cached in ((2_000, 0), (3_600, 1_984), (5_200, 0 if tier == "t0" else 3_584))
+    ]
+    lost = incident_readings.lost_histories(replace(result, records=turns))
+    assert lost == {
+        "t0 histories lost %": pytest.approx(100 / 3),
+        "t1 histories lost %": 0.0,
+    }
 
 
 def test_prompt_limits_are_those_of_the_conversations_alone() -> None:
@@ -107,15 +170,17 @@ def test_the_knee_is_the_smallest_budget_that_loses_nothing() -> None:
     assert figures["knee of the budget"].value == 20
 
 
-def test_a_poisoned_run_says_what_became_of_the_poison() -> None:
-    result = simulate(
-        incidents.SYSTEMS["Tidegate, prompt limits"](incidents.poison("t1", 60.0, 1)),
-        incidents.poison("t1", 60.0, 1),
-        seed=1,
-        duration_seconds=60.0,
+def test_a_poisoned_run_says_what_became_of_the_poison_and_is_else_as_without() -> None:
+    poisoned = incidents.poison("t1", 60.0, 1)
+    clean = incidents.poison("t1", 60.0, 1).without(workloads.POISON)
+    with_it, without = (
+        simulate(
+            incidents.SYSTEMS["Tidegate, prompt limits"](work), work, seed=1, duration_seconds=60.0
+        )
+        for work in (poisoned, clean)
     )
-    said = incidents.minutes(result)
+    said = incident_readings.minutes(with_it)
     assert said["poison prompts"] == said["poison refused"] == 3
     assert said["poison served"] == 0
-    poisoned = [one for one in result.records if one.outcome is Outcome.PROMPT_TOO_LONG]
-    assert len(poisoned) == 3
+    served = [one for one in with_it.records if one.outcome is not Outcome.PROMPT_TOO_LONG]
+    assert served == without.records
