@@ -40,6 +40,8 @@ WARMUP_SECONDS = 100.0
 
 FCFS, PRIORITY, OURS = "vLLM FCFS", "vLLM priority", "Tidegate"
 CAPPED = "Tidegate, steps <= 100 ms"
+AS_TIME = "Tidegate, budget as time"
+LIMITED, LIMITED_AS_TIME = "Tidegate, prompt limits", "Tidegate, prompt limits, budget as time"
 
 
 # --- workloads and systems, by name, so that they can be sent to another process
@@ -86,9 +88,11 @@ def with_draft(
     return System(system.name, (group,))
 
 
-def broken(work: Workload) -> System:
+def limited(as_time: bool, work: Workload) -> System:
     """After D: the limits of source 000 in front (T0 and T1 up to 32K)."""
-    return one_engine(Scheduling.TIDEGATE, with_prompt_limits(node_policy(work)), name=OURS)
+    policy = with_prompt_limits(node_policy(work))
+    plugin = PluginOptions(knows_step_time=as_time)
+    return one_engine(Scheduling.TIDEGATE, policy, name=OURS, plugin=plugin)
 
 
 def with_prompt_limits(policy: Policy) -> Policy:
@@ -114,15 +118,22 @@ SYSTEMS: dict[str, Callable[[Workload], System]] = {
         with_draft, Scheduling.TIDEGATE, "chat", ("t0", "t1")
     ),
     "Tidegate, 2 x TP4 by draft": by_draft,
-    "Tidegate, prompt limits": broken,
+    LIMITED: partial(limited, False),
+    LIMITED_AS_TIME: partial(limited, True),
+    AS_TIME: partial(
+        single, Scheduling.TIDEGATE, AS_TIME, node.TP8, plugin=PluginOptions(knows_step_time=True)
+    ),
     CAPPED: partial(
         single, Scheduling.TIDEGATE, CAPPED, node.TP8, plugin=PluginOptions(step_seconds_cap=0.1)
     ),
 }
 
 CASES: dict[str, tuple[Callable[[int], Workload], tuple[str, ...]]] = {
-    "A": (partial(long_prompts, True, False), ("one class, 512", FCFS, PRIORITY, OURS, CAPPED)),
-    "A without": (partial(long_prompts, False, False), ("one class, 512", OURS, CAPPED)),
+    "A": (
+        partial(long_prompts, True, False),
+        ("one class, 512", FCFS, PRIORITY, OURS, CAPPED, AS_TIME),
+    ),
+    "A without": (partial(long_prompts, False, False), ("one class, 512", OURS, CAPPED, AS_TIME)),
     "A, short prompts": (partial(long_prompts, True, True), ("one class, 512", OURS, CAPPED)),
     "A, short prompts, without": (
         partial(long_prompts, False, True),
@@ -149,8 +160,8 @@ EXTRAS = {
     "B without": in_bursts,
 }
 POISONED = {
-    "D, T1 sends it": ("t1", (PRIORITY, "Tidegate, prompt limits", OURS)),
-    "D, T3 sends it": ("t3", (PRIORITY, "Tidegate, prompt limits")),
+    "D, T1 sends it": ("t1", (PRIORITY, LIMITED, OURS)),
+    "D, T3 sends it": ("t3", (PRIORITY, LIMITED, LIMITED_AS_TIME)),
 }
 
 
@@ -243,7 +254,7 @@ def _figures(done: Results, seeds: Sequence[int]) -> list[Figure]:
 
     figures: list[Figure] = []
     for case, base in (("A", "A without"), ("A, short prompts", "A, short prompts, without")):
-        for name in (OURS, CAPPED, "one class, 512"):
+        for name in (OURS, CAPPED, AS_TIME, "one class, 512"):
             if not have(f"{case}: {name}", f"{base}: {name}"):
                 continue
             aim = Aim("<=", 1.2) if case == "A" and name == OURS else None
@@ -264,10 +275,10 @@ def _figures(done: Results, seeds: Sequence[int]) -> list[Figure]:
     if have(f"C: {OURS}", f"C: {FCFS}"):
         figures += _c_figures(done, each)
     for case in POISONED:
-        for name in (PRIORITY, "Tidegate, prompt limits", OURS):
+        for name in (PRIORITY, LIMITED, LIMITED_AS_TIME, OURS):
             key = f"{case}: {name}"
             if have(key):
-                aim = Aim("<=", 1.2) if name == "Tidegate, prompt limits" else None
+                aim = Aim("<=", 1.2) if name == LIMITED else None
                 figures.append(
                     each(
                         f"{key}, T1's worst minute", "x its worst before", aim,

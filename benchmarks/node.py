@@ -61,6 +61,7 @@ NEEDED_T0_REQUESTS = 1_300
 OURS = "Tidegate"
 OURS_100 = "Tidegate, steps <= 100 ms"
 OURS_80 = "Tidegate, steps <= 80 ms"
+AS_TIME = "Tidegate, budget as time"
 FCFS = "vLLM FCFS"
 AMPLE_TIMES = 3
 AMPLE = f"vLLM FCFS, {AMPLE_TIMES} x the KV cache"
@@ -132,6 +133,9 @@ SINGLE: dict[str, Callable[[Calibration, Workload], System]] = {
     "Tidegate without plug-in": partial(single, Scheduling.SIDECAR, "Tidegate without plug-in"),
     "Tidegate without pauses": partial(
         single, Scheduling.TIDEGATE, "Tidegate without pauses", plugin=PluginOptions(pause=False)
+    ),
+    AS_TIME: partial(
+        single, Scheduling.TIDEGATE, AS_TIME, plugin=PluginOptions(knows_step_time=True)
     ),
     OURS: partial(single, Scheduling.TIDEGATE, OURS),
     OURS_100: partial(

@@ -174,9 +174,7 @@ def test_a_poisoned_run_says_what_became_of_the_poison_and_is_else_as_without() 
     poisoned = incidents.poison("t1", 60.0, 1)
     clean = incidents.poison("t1", 60.0, 1).without(workloads.POISON)
     with_it, without = (
-        simulate(
-            incidents.SYSTEMS["Tidegate, prompt limits"](work), work, seed=1, duration_seconds=60.0
-        )
+        simulate(incidents.SYSTEMS[incidents.LIMITED](work), work, seed=1, duration_seconds=60.0)
         for work in (poisoned, clean)
     )
     said = incident_readings.minutes(with_it)
