@@ -30,6 +30,7 @@ from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
+from tidegate.scheduling.state import Backlog
 from tidegate_sidecar.errors import ApiError, not_admitted
 from tidegate_sidecar.gates import Gates
 from tidegate_sidecar.limit_headers import limit_headers
@@ -197,7 +198,9 @@ class Dispatcher:
         if ticket.first_token_at is None:
             ticket.first_token_at = now
             gate.started(ticket.request, now)
-            self._tally.first_token(ticket.request.tenant, now - ticket.request.arrival)
+            if ticket.first_token_seconds is None:
+                ticket.first_token_seconds = now - ticket.request.arrival
+                self._tally.first_token(ticket.request.tenant, ticket.first_token_seconds)
             self._tell_progress(ticket, now)
             self._pump(now)
         if self.gaps is not None:
@@ -300,7 +303,11 @@ class Dispatcher:
                 self._tally.skewed(request.tenant, request.forecast.skew)
         if request.whole is None:
             self._tally.ended(
-                request.tenant, ticket.outcome, now - request.arrival, _inter_token(ticket)
+                request.tenant,
+                ticket.outcome,
+                now - request.arrival,
+                ticket.first_token_seconds,
+                _inter_token(ticket),
             )
         self._pump(now)
         if not self._tickets:
@@ -422,6 +429,10 @@ class Dispatcher:
                 self._opaque.discard(ticket)
                 gate.started(ticket.request, now)
         self._pump(now)
+
+    def backlogged(self) -> list[Backlog]:
+        """What each tenant of which something waits was given so far."""
+        return [] if self.scheduler is None else self.scheduler.backlogged()
 
     @property
     def in_hand(self) -> int:

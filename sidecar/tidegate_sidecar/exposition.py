@@ -23,10 +23,10 @@ from tidegate.scheduling.contracts import LATENCY_BOUNDS_SECONDS
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.plugin_exposition import plugin_metrics
 from tidegate_sidecar.runtime import Runtime
+from tidegate_sidecar.scheduling_exposition import OTHER, scheduling_metrics
 from tidegate_sidecar.tally import UNKNOWN, LatencyCounter
 
 MAX_TENANT_SERIES = 1_000
-OTHER = "other"
 
 
 def exposition(runtime: Runtime) -> bytes:
@@ -48,6 +48,7 @@ class _SidecarCollector(Collector):
         yield from _service(self._runtime)
         yield from _latencies(self._runtime)
         yield from _state(self._runtime)
+        yield from scheduling_metrics(self._runtime, _tenant_labels(self._runtime))
         if (plugin := self._runtime.plugin) is not None:
             yield from plugin_metrics(plugin.steps.figures, list(self._runtime.tally.tiers))
         yield from _reports(self._runtime)

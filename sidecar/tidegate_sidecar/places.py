@@ -160,10 +160,11 @@ class Places:
         return Verdict(veto, [tickets[one.id] for one in plan.preempt])
 
     def pools(self) -> list[PoolBlocks]:
-        """Every KV pool; none where they are not in force."""
+        """Every KV pool; empty ones until the engine has told its blocks."""
         terms = self._terms
         if terms is None:
-            return []
+            named = () if self._policy is None else self._policy.kv_pools
+            return [PoolBlocks(pool.name, 0, 0, 0) for pool in named]
         running: list[list[PlanRequest]] = [[] for _ in terms.tiers]
         for _, one in self._counted(terms):
             running[one.tier].append(one)

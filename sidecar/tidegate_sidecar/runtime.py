@@ -20,6 +20,7 @@ from tidegate_sidecar.limit_store import LimitStore
 from tidegate_sidecar.metrics_text import EngineFigures
 from tidegate_sidecar.models_route import max_model_len
 from tidegate_sidecar.reports import Reports
+from tidegate_sidecar.service_gap import ServiceGap
 from tidegate_sidecar.settings import Settings
 from tidegate_sidecar.side_lane import SideLane
 from tidegate_sidecar.tally import Tally
@@ -44,6 +45,7 @@ class Runtime:
         self.dispatcher = Dispatcher(self.tally, loop, plugin=folder is not None)
         steps = self.dispatcher.plugin_steps
         self.plugin = EnginePlugin(folder, steps, loop) if folder and steps else None
+        self.service_gap = ServiceGap(self.dispatcher.backlogged)
         self.cache_salts = CacheSalts(settings.cache_salt_key_file)
         self.reports = Reports(settings, self.dispatcher.recent, loop)
         self.tally.on_first_token = self.reports.baseline.observe

@@ -68,6 +68,7 @@ class Sidecar:
             asyncio.create_task(files.follow(), name="policy-files"),
             asyncio.create_task(self._watch.follow(), name="engine-watch"),
             asyncio.create_task(self.runtime.reports.follow(), name="reports"),
+            asyncio.create_task(self.runtime.service_gap.follow(), name="service-gap"),
         ]
         if (store := self.runtime.dispatcher.limit_store) is not None:
             self._followers.append(asyncio.create_task(store.follow(), name="limit-store"))

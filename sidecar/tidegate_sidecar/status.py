@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 from tidegate.scheduling.contracts import (
     POLICY_VERSION,
     STATUS_VERSION,
     EngineStatus,
     GateStatus,
+    KvPoolStatus,
     SidecarStatus,
+    SloStatus,
     TenantStatus,
     TierStatus,
 )
+from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.runtime import Runtime
 
@@ -40,6 +45,7 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
         gate=GateStatus(window=dispatcher.gate.window, not_started=dispatcher.gate.not_started),
         tiers=_tiers(runtime),
         tenants=_tenants(runtime),
+        kv_pools=_kv_pools(runtime),
         reads_policy=POLICY_VERSION,
     )
 
@@ -60,6 +66,17 @@ def _tiers(runtime: Runtime) -> tuple[TierStatus, ...]:
                 queue_seconds=tally.queue.histogram(),
                 ttft_seconds=tally.ttft.histogram(),
                 duration_seconds=tally.duration.histogram(),
+                inter_token_seconds=tally.inter_token.histogram(),
+                engine_time_ms_total=tier.engine_ms_total,
+                slo=tuple(
+                    SloStatus(metric, count.requests, count.good)
+                    for metric, count in tally.slo.counts.items()
+                ),
+                preemptions_total=tally.preemptions,
+                vft_skew_flagged_total=sum(tally.skew_flagged.values()),
+                prompts_truncated_total=tally.truncated,
+                prompts_best_effort_total=tally.best_effort,
+                max_service_gap=runtime.service_gap.by_tier.get(tier.name, 0.0),
             )
         )
     return tuple(rows)
@@ -68,6 +85,7 @@ def _tiers(runtime: Runtime) -> tuple[TierStatus, ...]:
 def _tenants(runtime: Runtime) -> tuple[TenantStatus, ...]:
     scheduler = runtime.dispatcher.scheduler
     assert scheduler is not None
+    clocks = Clocks(runtime.dispatcher.loop.time(), time.time())
     rows = []
     for tenant in scheduler.tenant_snapshots(runtime.dispatcher.loop.time()):
         tally = runtime.tally.tenants.get(tenant.name)
@@ -83,9 +101,25 @@ def _tenants(runtime: Runtime) -> tuple[TenantStatus, ...]:
                 requests_total=_by_outcome(tally.outcomes),
                 last_refusal=tally.last_refusal,
                 ttft_seconds=None if tally.ttft is None else tally.ttft.histogram(),
+                engine_time_ms_total=tenant.engine_ms_total,
+                limits=scheduler.standings.limits_of(tenant.name, clocks),
             )
         )
     return tuple(rows)
+
+
+def _kv_pools(runtime: Runtime) -> tuple[KvPoolStatus, ...]:
+    if (plugin := runtime.plugin) is not None:
+        return tuple(
+            KvPoolStatus(
+                pool.name,
+                pool.nominal_blocks,
+                pool.held_blocks,
+                max(pool.held_blocks - pool.nominal_blocks, 0),
+            )
+            for pool in plugin.steps.figures.pools
+        )
+    return tuple(KvPoolStatus(*pool) for pool in runtime.dispatcher.places.pools())
 
 
 def _by_outcome(counts: dict[Outcome, int]) -> dict[str, int]:

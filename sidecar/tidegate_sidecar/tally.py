@@ -17,6 +17,7 @@ from tidegate.scheduling import request as scheduling
 from tidegate.scheduling.contracts import LATENCY_BOUNDS_SECONDS, Histogram, Policy, Refusal
 from tidegate.scheduling.finish_time import FLAGGED_ABOVE, Skew, SkewCause
 from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.slo_tally import Ending, SloTally
 
 UNKNOWN = ""
 """Tier and tenant of a request that ended before its key was known."""
@@ -77,6 +78,7 @@ class TierTally:
         "recomputed_tokens",
         "skew",
         "skew_flagged",
+        "slo",
         "truncated",
         "ttft",
     )
@@ -90,6 +92,7 @@ class TierTally:
         self.recomputed_tokens = 0
         """Lost by those, and to be computed again."""
         self.outcomes: dict[Outcome, int] = {}
+        self.slo = SloTally()
         self.skew = SkewCounter()
         self.skew_flagged = dict.fromkeys(SkewCause, 0)
         self.queue = LatencyCounter()
@@ -135,8 +138,8 @@ class Tally:
         _keep(self.rate_limited, limits)
         for name in limits:
             self.rate_limited.setdefault(name, 0)
-        for name in tiers:
-            self.tiers.setdefault(name, TierTally())
+        for tier_row in policy.tiers:
+            self.tiers.setdefault(tier_row.name, TierTally()).slo.apply_policy(tier_row)
         for name, tier in tenants.items():
             self.tenants.setdefault(name, TenantTally(tier)).tier = tier
 
@@ -191,6 +194,7 @@ class Tally:
         tenant: str,
         outcome: Outcome,
         duration_seconds: float,
+        first_token_seconds: float | None = None,
         inter_token_seconds: float | None = None,
     ) -> None:
         """A request ended; called exactly once for each."""
@@ -201,6 +205,10 @@ class Tally:
             return
         _count(row.outcomes, outcome)
         _count(tier.outcomes, outcome)
+        if tier.slo.counts:
+            tier.slo.ended(
+                Ending(outcome, duration_seconds, first_token_seconds, inter_token_seconds)
+            )
         if outcome is Outcome.COMPLETED:
             tier.duration.observe(duration_seconds)
             if inter_token_seconds is not None:

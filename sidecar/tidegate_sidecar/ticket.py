@@ -60,6 +60,7 @@ class Ticket:
         "cut",
         "empty_engine_readings",
         "first_token_at",
+        "first_token_seconds",
         "key_sha256",
         "last_token_at",
         "opaque",
@@ -110,6 +111,8 @@ class Ticket:
         """The tier for which it was last."""
         self.back_off: asyncio.TimerHandle | None = None
         """Ends its wait before it is queued again."""
+        self.first_token_seconds: float | None = None
+        """From its arrival to its first token; of one that was preempted after it, the first."""
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.output_tokens = 0

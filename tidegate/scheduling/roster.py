@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tidegate.scheduling.contracts import Policy, SchedulingMode, TenantPolicy, TierPolicy
 from tidegate.scheduling.selection import Selection
-from tidegate.scheduling.state import TenantSnapshot, TenantState, TierSnapshot, TierState
+from tidegate.scheduling.state import Backlog, TenantSnapshot, TenantState, TierSnapshot, TierState
 
 
 class Roster:
@@ -60,10 +60,13 @@ class Roster:
                     (now - job.request.arrival for job in tenant.queue), default=0.0
                 ),
                 engine_ms_total=tenant.engine_ms,
-                backlogs=tenant.backlogs,
             )
             for tenant in self.tenants.values()
         ]
+
+    def backlogged(self) -> list[Backlog]:
+        """Every tenant of which something waits; O(n)."""
+        return [tenant.backlog() for tenant in self.tenants.values() if tenant.queue.size]
 
     def tier_snapshots(self) -> list[TierSnapshot]:
         """Every tier."""

@@ -45,7 +45,13 @@ from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.roster import Roster
 from tidegate.scheduling.selection import Selection
 from tidegate.scheduling.standings import Standings
-from tidegate.scheduling.state import ShadowFigures, TenantSnapshot, TenantState, TierSnapshot
+from tidegate.scheduling.state import (
+    Backlog,
+    ShadowFigures,
+    TenantSnapshot,
+    TenantState,
+    TierSnapshot,
+)
 
 HELD_RETRY_SECONDS = 30
 """Retry-After of a held tenant: a person lifts the hold, so no figure is truer than another."""
@@ -154,6 +160,7 @@ class Scheduler:
         tier.queued -= 1
         tier.running += 1
         tenant.in_flight += 1
+        tenant.dispatches += 1
         self._dispatches += 1
         request.sequence = self._dispatches
         request.dispatched = now
@@ -303,6 +310,10 @@ class Scheduler:
     def tenant_snapshots(self, now: float) -> list[TenantSnapshot]:
         """Every tenant of the policy, and those that left it with requests in flight; O(n)."""
         return self._roster.tenant_snapshots(now)
+
+    def backlogged(self) -> list[Backlog]:
+        """What each tenant of which something waits was given so far; O(n)."""
+        return self._roster.backlogged()
 
     def tier_snapshots(self) -> list[TierSnapshot]:
         """Every tier of the policy."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from tidegate.scheduling.contracts import (
     FairnessUnit,
@@ -40,8 +41,19 @@ class TenantSnapshot:
     """Of those that wait now; 0 when none does."""
     engine_ms_total: float = 0.0
     """EngineTime that it was charged, where the host reports the engine's steps; only rises."""
-    backlogs: int = 0
-    """How often its queue began to fill: unchanged, and something waits, it never was empty."""
+
+
+class Backlog(NamedTuple):
+    """What one tenant of which something waits was given so far."""
+
+    tenant: str
+    tier: str
+    unit: FairnessUnit
+    weight: int
+    backlogs: int
+    """How often its queue began to fill: unchanged, it never was empty."""
+    given: float
+    """In the unit; only rises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +155,7 @@ class TenantState:
         "averages",
         "backlogs",
         "closed",
+        "dispatches",
         "drain_rate",
         "engine_ms",
         "in_flight",
@@ -178,6 +191,7 @@ class TenantState:
         self.engine_ms = 0.0
         self.backlogs = 0
         """How often its queue began to fill."""
+        self.dispatches = 0
         self.set_policy(policy)
 
     def set_policy(self, policy: TenantPolicy | None) -> None:
@@ -198,6 +212,18 @@ class TenantState:
         if self.policy is not None and self.policy.stop is not Stop.HOLD_AND_DRAIN:
             return None
         return self.closed
+
+    def backlog(self) -> Backlog:
+        """As it is now."""
+        unit = self.tier.unit
+        if unit is FairnessUnit.REQUESTS:
+            given: float = self.dispatches
+        elif unit is FairnessUnit.TOKENS:
+            given = self.service.published
+        else:
+            given = self.engine_ms
+        weight = self.account.weight
+        return Backlog(self.name, self.tier.name, unit, weight, self.backlogs, given)
 
     def may_dispatch(self) -> bool:
         """Something waits, and its limit in flight leaves room."""

@@ -134,10 +134,7 @@ class Fairness:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The most that one tenant may take in a window, else 429.
-
-    So far a sidecar does not tell its scheduler endpoints and models: there all count.
-    """
+    """The most that one tenant may take in a window, else 429."""
 
     name: str = described("Its name; unique in its list.", low=1, high=63)
     per: LimitWindow = described("The window.")
@@ -165,7 +162,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
-    """The largest prompt. So far a sidecar cuts none: it serves whole what it should truncate."""
+    """The largest prompt."""
 
     max_tokens: int | None = described("Most tokens; null: not limited.", default=None, low=1)
     max_prefill_seconds: float | None = described(
@@ -184,7 +181,10 @@ class PromptLimit:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """When the requests of a tier are taken off the engine. So far in the simulator only."""
+    """When the requests of a tier are taken off the engine.
+
+    Without a plug-in by the sidecar, and only those whose client has seen nothing yet.
+    """
 
     evictable: bool = described(
         "Its running requests may be preempted, paused or their KV cache reclaimed for a tier of "
@@ -224,7 +224,10 @@ class SloObjective:
 
 @dataclass(frozen=True, slots=True)
 class KvPool:
-    """A part of an engine's KV cache that some tiers share. So far in the simulator only."""
+    """A part of an engine's KV cache that some tiers share.
+
+    Without a plug-in requests are kept out by what they are expected to hold.
+    """
 
     name: str = described("Its name; unique in the pool.", low=1, high=63)
     tiers: tuple[str, ...] = described("Who shares it; a tier is in at most one.", low=1, high=64)
@@ -251,7 +254,7 @@ class KvPool:
 
 @dataclass(frozen=True, slots=True)
 class PrefillLimits:
-    """How much of a step prefills may take while others decode. So far in the simulator only."""
+    """How much of a step prefills may take while others decode; kept by the engine's plug-in."""
 
     budget_percent: int = described(
         "Of the engine's tokens per step; outside 20 to 40 either long prompts or decodes suffer.",

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidegate.scheduling.contracts.codec import ContractError, described
+from tidegate.scheduling.contracts.explanation import LimitUse
+from tidegate.scheduling.contracts.limits import SloMetric
 from tidegate.scheduling.contracts.policy import SchedulingMode
 
 STATUS_VERSION = 1
@@ -59,6 +61,19 @@ class TenantStatus:
     ttft_seconds: Histogram | None = described(
         "Arrival to first token; unset: no request yet.", default=None
     )
+    engine_time_ms_total: float = described(
+        "Milliseconds of the engine's busy time that it was charged.", default=0.0, low=0
+    )
+    limits: tuple[LimitUse, ...] = described("Its rate limits.", default=())
+
+
+@dataclass(frozen=True, slots=True)
+class SloStatus:
+    """One objective of a tier; the target in force when each request ended."""
+
+    metric: SloMetric = described("What is promised.")
+    requests_total: int = described("Requests that count for it.", default=0, low=0)
+    good_total: int = described("Of them, those within the target.", default=0, low=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,43 @@ class TierStatus:
     queue_seconds: Histogram = described("Arrival to dispatch.", default_factory=Histogram)
     ttft_seconds: Histogram = described("Arrival to first token.", default_factory=Histogram)
     duration_seconds: Histogram = described("Arrival to end.", default_factory=Histogram)
+    inter_token_seconds: Histogram = described(
+        "Mean gap between the tokens of a request.", default_factory=Histogram
+    )
+    engine_time_ms_total: float = described(
+        "Milliseconds of the engine's busy time that it was charged.", default=0.0, low=0
+    )
+    slo: tuple[SloStatus, ...] = described("Its objectives.", default=())
+    preemptions_total: int = described(
+        "Its requests that were taken off the engine by the sidecar.", default=0, low=0
+    )
+    vft_skew_flagged_total: int = described(
+        "Requests that ended more than 0.30 later than estimated at their dispatch.",
+        default=0,
+        low=0,
+    )
+    prompts_truncated_total: int = described(
+        "Prompts above the limit that were cut.", default=0, low=0
+    )
+    prompts_best_effort_total: int = described(
+        "Prompts above the limit that were served last.", default=0, low=0
+    )
+    max_service_gap: float = described(
+        "Largest difference, by weight, of what two tenants that waited throughout the last 30 s "
+        "were given, in the tier's fairness unit; 0: there were no two.",
+        default=0.0,
+        low=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KvPoolStatus:
+    """One KV pool, in blocks, as the sidecar estimates it or its plug-in tells."""
+
+    name: str = described("Of the policy's; empty: the tiers in none.", high=63)
+    nominal_blocks: int = described("Its own.", default=0, low=0)
+    held_blocks: int = described("By its requests in the engine.", default=0, low=0)
+    borrowed_blocks: int = described("Of those, above its own.", default=0, low=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +166,9 @@ class SidecarStatus:
     gate: GateStatus | None = described("The gate.", default=None)
     tiers: tuple[TierStatus, ...] = described("Every tier of the policy.", default=())
     tenants: tuple[TenantStatus, ...] = described("Tenants with any request yet.", default=())
+    kv_pools: tuple[KvPoolStatus, ...] = described(
+        "KV pools; none where the policy has none and no tier may be preempted.", default=()
+    )
     reads_policy: int = described(
         "The highest version of policy.json that it reads; absent: 1. Before a policy is in force "
         "the answer is 503 and has this field too.",
