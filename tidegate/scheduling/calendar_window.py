@@ -23,7 +23,7 @@ class CalendarWindow(Window):
 
     def __init__(self, per: LimitWindow) -> None:
         super().__init__()
-        self._index_of = _day if per is LimitWindow.DAY else _month
+        self._index_of = day_of if per is LimitWindow.DAY else month_of
         self._begin_of = _day_begin if per is LimitWindow.DAY else _month_begin
         self._index = 0
 
@@ -64,7 +64,8 @@ class CalendarWindow(Window):
         return self._slice(self._index_of(begin_utc))
 
 
-def _day(utc: float) -> int:
+def day_of(utc: float) -> int:
+    """Days since the epoch."""
     return floor(utc / _DAY_SECONDS)
 
 
@@ -72,7 +73,8 @@ def _day_begin(index: int) -> float:
     return float(index * _DAY_SECONDS)
 
 
-def _month(utc: float) -> int:
+def month_of(utc: float) -> int:
+    """Months since the year 0."""
     date = datetime.fromtimestamp(utc, UTC)
     return date.year * 12 + date.month - 1
 

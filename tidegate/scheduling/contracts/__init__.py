@@ -44,6 +44,7 @@ from tidegate.scheduling.contracts.load_report import (
     TierReport,
 )
 from tidegate.scheduling.contracts.observability import Observability
+from tidegate.scheduling.contracts.pod_list import POD_LIST_VERSION, PodList, ServingPod
 from tidegate.scheduling.contracts.policy import (
     POLICY_VERSION,
     BetweenTiers,
@@ -69,6 +70,15 @@ from tidegate.scheduling.contracts.scenario import (
     TenantLoad,
     Trace,
     TraceFormat,
+)
+from tidegate.scheduling.contracts.shared_state import (
+    ADDRESS_PATTERN,
+    SharedState,
+    SharedStateStatus,
+)
+from tidegate.scheduling.contracts.signed_identity import (
+    SIGNED_IDENTITY_VERSION,
+    SignedIdentity,
 )
 from tidegate.scheduling.contracts.simulation_report import (
     SIMULATION_REPORT_VERSION,
@@ -105,12 +115,15 @@ from tidegate.scheduling.contracts.usage_record import (
 from tidegate.scheduling.contracts.versions import as_of
 
 __all__ = [
+    "ADDRESS_PATTERN",
     "EXPLANATION_VERSION",
     "KEYS_VERSION",
     "LATENCY_BOUNDS_SECONDS",
     "LOAD_REPORT_VERSION",
+    "POD_LIST_VERSION",
     "POLICY_VERSION",
     "SCENARIO_VERSION",
+    "SIGNED_IDENTITY_VERSION",
     "SIMULATION_REPORT_VERSION",
     "STATUS_VERSION",
     "STEP_STATISTICS_VERSION",
@@ -143,6 +156,7 @@ __all__ = [
     "OnExceed",
     "OutputLimits",
     "Percentiles",
+    "PodList",
     "Policy",
     "Preemption",
     "PreemptionCause",
@@ -157,8 +171,12 @@ __all__ = [
     "Scenario",
     "SchedulingMode",
     "ServedInstead",
+    "ServingPod",
     "Shard",
+    "SharedState",
+    "SharedStateStatus",
     "SidecarStatus",
+    "SignedIdentity",
     "SimulationReport",
     "SloMetric",
     "SloObjective",

@@ -27,6 +27,7 @@ from tidegate.scheduling.contracts.limits import (
     unique,
 )
 from tidegate.scheduling.contracts.observability import Observability
+from tidegate.scheduling.contracts.shared_state import SharedState
 
 POLICY_VERSION = 2
 """2: what fields `since` it say; a reader of 2 reads 1 too."""
@@ -108,7 +109,6 @@ class TierPolicy:
     slo_objectives: tuple[SloObjective, ...] = described(
         "What its tenants are promised.", default=(), high=3
     )
-
     draft_tokens: int | None = described(
         "Most draft tokens of one of its requests that a step verifies, by the plug-in; 0: none; "
         "null: as many as the engine drafts.",
@@ -153,11 +153,20 @@ class TenantPolicy:
         default=(),
         high=64,
     )
+
     cache_scope: str | None = described(
         "Who shares its prefix cache: the tenants with the same scope; null: all that have none.",
         default=None,
         low=1,
         high=600,
+        since=2,
+    )
+
+    uid: str | None = described(
+        "UID of the Tenant, under which pods with `shared_state` count together; null: its name.",
+        default=None,
+        low=1,
+        high=317,
         since=2,
     )
 
@@ -233,6 +242,9 @@ class Policy:
     prefill: PrefillLimits = described("Prefills in a step.", default_factory=PrefillLimits)
     observability: Observability = described(
         "Where it tells of its requests.", default_factory=Observability, since=2
+    )
+    shared_state: SharedState | None = described(
+        "Where the pods count together; null: each counts for itself.", default=None, since=2
     )
     shard: Shard | None = described("Unset: the document is whole.", default=None)
 

@@ -15,6 +15,7 @@ from tidegate.scheduling.contracts.codec import ContractError, described
 from tidegate.scheduling.contracts.explanation import LimitUse
 from tidegate.scheduling.contracts.limits import SloMetric
 from tidegate.scheduling.contracts.policy import SchedulingMode
+from tidegate.scheduling.contracts.shared_state import SharedStateStatus
 
 STATUS_VERSION = 1
 
@@ -164,6 +165,9 @@ class SidecarStatus:
     draining: bool = described("No new request is taken.", default=False)
     engine: EngineStatus | None = described("The engine.", default=None)
     gate: GateStatus | None = described("The gate.", default=None)
+    shared_state: SharedStateStatus | None = described(
+        "The server in which the pods count together; null: the policy names none.", default=None
+    )
     tiers: tuple[TierStatus, ...] = described("Every tier of the policy.", default=())
     tenants: tuple[TenantStatus, ...] = described("Tenants with any request yet.", default=())
     kv_pools: tuple[KvPoolStatus, ...] = described(
