@@ -40,9 +40,10 @@ from tidegate_operator.kube import (
     KubeError,
 )
 from tidegate_operator.metrics import Metrics
+from tidegate_operator.pool_children import WaitForCollection
 from tidegate_operator.pool_runtime import PoolRuntime
 from tidegate_operator.pool_state import PodState, pod_state
-from tidegate_operator.reconcile import Reconciler, WaitForCollection
+from tidegate_operator.reconcile import Reconciler
 from tidegate_operator.settings import Settings
 from tidegate_operator.sidecars import REQUEST_TIMEOUT, SidecarLink
 from tidegate_operator.status import (
@@ -350,8 +351,9 @@ class Controller:
         tenant = self._judged.tenants.get(name)
         if tenant is None:
             return None
-        pools = sorted("/".join(k) for k, r in self._pools.items() if name in r.tenants)
-        return tenant_state_status(old, tenant, pools, now)
+        serving = sorted(("/".join(k), r) for k, r in self._pools.items() if name in r.tenants)
+        urls = [url for _, runtime in serving if (url := runtime.address_of(name))]
+        return tenant_state_status(old, tenant, [pool for pool, _ in serving], now, urls)
 
     def figures(self, kind: Kind, key: Key) -> Json | None:
         """The part of a status that is written at intervals."""

@@ -17,6 +17,8 @@ SIDECAR_IMAGE_ANNOTATION = "tidegate.io/sidecar-image"
 POD_TEMPLATE_ANNOTATION = "tidegate.io/pod-template"
 """On the StatefulSet: the pod template in force, and of which spec; taking it away renders anew."""
 
+MAIN_GROUP = "main"
+"""The engine group of a pool without engineGroups."""
 ENGINE = "engine"
 POLICY = "policy"
 ADMIN = "admin"
@@ -37,9 +39,15 @@ def pool_labels(pool: str) -> dict[str, str]:
     }
 
 
-def engine_selector(pool: str, group: str = "main") -> dict[str, str]:
-    """Labels that select the engine pods of one group of the pool, and nothing else."""
-    return {POOL_LABEL: pool, COMPONENT_LABEL: ENGINE, GROUP_LABEL: group}
+def engine_selector(pool: str, group: str | None = None) -> dict[str, str]:
+    """Labels that select the engine pods of one group of the pool, or of all, and nothing else."""
+    selector = {POOL_LABEL: pool, COMPONENT_LABEL: ENGINE}
+    return selector if group is None else selector | {GROUP_LABEL: group}
+
+
+def group_child(pool: str, group: str) -> str:
+    """Name of the children of one engine group."""
+    return pool if group == MAIN_GROUP else f"{pool}-{group}"
 
 
 def policy_secret(pool: str, shard: int) -> str:

@@ -9,7 +9,7 @@ import time
 from tidegate_operator.figures import PoolFigures, pool_figures
 from tidegate_operator.reconcile import PoolState
 from tidegate_operator.sidecars import SidecarLink
-from tidegate_operator.status import Delivered
+from tidegate_operator.status import Delivered, address_for
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,13 @@ class PoolRuntime:
         self._kv_blocks = min(known, default=self._kv_blocks)
         if partly or all(s.readings for s in sidecars if s.pod.ready):
             self.figures = pool_figures(self.link.readings(), window_seconds)
+
+    def address_of(self, tenant: str) -> str | None:
+        """Base URL that a Tenant whom it serves should call."""
+        policy = self.state.compiled.policy if self.state and self.state.compiled else None
+        rows = (row for row in policy.tenants if row.name == tenant) if policy else iter(())
+        row = next(rows, None)
+        return address_for(self.state, row.tier) if self.state and row else None
 
     def delivered(self) -> Delivered:
         """How far the newest policy got."""

@@ -1,18 +1,20 @@
 """What a pool's pods amount to: Progressing, Available and Ready. Pure.
 
-Ready is the summary for people, Argo CD and ``kubectl wait``. It is True while a pod serves, also
-while others are being added or replaced; False only for what a person must mend; else Unknown.
+Ready is the summary for people, Argo CD and ``kubectl wait``. It is True while a pod serves, of
+each engine group one, also while others are being added or replaced; False only for what a person
+must mend; else Unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.findings import Fault, Finding, joined
+from tidegate_operator.names import GROUP_LABEL, MAIN_GROUP
 
 Json = dict[str, Any]
 
@@ -41,6 +43,8 @@ class PodState:
     ip: str | None
     ready: bool
     terminating: bool
+    group: str = MAIN_GROUP
+    """Its engine group."""
     fault: str | None = None
     """Why it cannot start; unset: nothing is known to be wrong."""
     waiting: str | None = None
@@ -67,6 +71,7 @@ def pod_state(pod: Json, now_seconds: float) -> PodState:
         ip=status.get("podIP"),
         ready=ready,
         terminating=bool(metadata.get("deletionTimestamp")),
+        group=(metadata.get("labels") or {}).get(GROUP_LABEL, MAIN_GROUP),
         fault=None if ready else fault,
         waiting=None if ready else waiting,
     )
@@ -89,18 +94,25 @@ def readiness(
     rolling: Rollout,
     faults: Sequence[Fault],
     tenants: int,
+    groups: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """Progressing, Available and Ready; ``faults`` are those of the pool's own spec."""
+    """Progressing, Available and Ready; ``faults`` are those of the pool's own spec, ``groups``
+    the engine groups of which each should have a pod that serves."""
     living = [pod for pod in pods if not pod.terminating]
     ready = sum(pod.ready for pod in living)
     broken = [f"pod {pod.name}: {pod.fault}" for pod in living if pod.fault]
     waits = [f"pod {pod.name}: {pod.waiting}" for pod in living if pod.waiting]
     count = f"{ready} of {desired} pods serve"
+    serving = {pod.group for pod in living if pod.ready}
+    if lacking := [name for name in groups if name not in serving]:
+        count += f", none of group {', '.join(lacking)}"
     progressing = _progressing(desired, living, ready, rolling, broken, waits, faults)
     return (
         progressing,
         _available(desired, ready, count),
-        _ready(desired, ready, count, progressing, faults, broken, waits, tenants),
+        _ready(
+            desired, 0 if lacking else ready, count, progressing, faults, broken, waits, tenants
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from tidegate_operator.api.kv import USUAL_BUDGET_PERCENT
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_args import flag_integer
 from tidegate_operator.findings import Finding, joined
-from tidegate_operator.names import POD_TEMPLATE_ANNOTATION
+from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, TENANT_PORT, group_child
 from tidegate_operator.quantity import amount
 from tidegate_operator.reconcile import PoolState
 from tidegate_operator.render.engine import GPU
@@ -27,6 +27,7 @@ def pool_warnings(
 ) -> list[Finding]:
     """All that hold; ``kv_blocks`` are those of an engine, where that is known."""
     found = [*_upgrade(pool, state, operator_sidecar_image), *_gpus(pool)]
+    found += _not_routed(pool, state)
     policy = state.compiled.policy if state.compiled else None
     if policy is not None:
         found += [*_prefill(policy), *_without_kv(policy, kv_blocks)]
@@ -47,10 +48,11 @@ def _upgrade(pool: ServingPool, state: PoolState, operator_image: str) -> list[F
         )
     if state.outdated:
         namespace, name = state.key
+        sets = " ".join(group_child(name, group.name) for group in state.groups) or name
         texts.append(
             "The pods are as an earlier version of the operator made them; any change of "
             "spec.engine, spec.model or spec.sidecar takes what is newer, and so does kubectl "
-            f"annotate statefulset {name} -n {namespace} {POD_TEMPLATE_ANNOTATION}-"
+            f"annotate statefulset {sets} -n {namespace} {POD_TEMPLATE_ANNOTATION}-"
         )
     if lost := state.compiled.lost if state.compiled else ():
         texts.append(
@@ -85,6 +87,25 @@ def _gpus(pool: ServingPool) -> list[Finding]:
             text += f"; spec.engine.parallelism.tensor, {tensor}, does not divide them"
         return [_warning(kind, Reason.GPUS_IDLE, f"{text}: make both the same")]
     return [_warning(kind, Reason.TOO_FEW_GPUS, f"{text} and will not start: make both the same")]
+
+
+def _not_routed(pool: ServingPool, state: PoolState) -> list[Finding]:
+    groups = pool.spec.engine_groups or ()
+    if len(groups) < 2:
+        return []
+    namespace, name = state.key
+    homes = [
+        f"{', '.join(group.tiers)} at "
+        f"http://{group_child(name, group.name)}.{namespace}.svc:{TENANT_PORT}"
+        for group in groups
+        if group.tiers
+    ]
+    text = (
+        "There is no router yet to bring a request to the engine group of its tier: the pool's own "
+        "Service leads to the first group that serves, so have them call "
+        f"{'; '.join(homes) or 'the Service of the group that they want'}"
+    )
+    return [_warning(ConditionType.GROUPS_NOT_ROUTED, Reason.NO_ROUTER, text)]
 
 
 def _prefill(policy: Policy) -> list[Finding]:

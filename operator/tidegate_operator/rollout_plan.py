@@ -32,7 +32,11 @@ from typing import Any
 from tidegate_operator.api.common import FieldError
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.findings import Fault, joined
-from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, SIDECAR_IMAGE_ANNOTATION
+from tidegate_operator.names import (
+    MAIN_GROUP,
+    POD_TEMPLATE_ANNOTATION,
+    SIDECAR_IMAGE_ANNOTATION,
+)
 from tidegate_operator.quantity import amount
 from tidegate_operator.render.engine import CACHE
 
@@ -65,12 +69,16 @@ class _Kept:
     template: Json
 
 
-def cold_digest(spec: Json) -> str:
-    """Of the part of a pool's spec, as the API server has it, that makes pods what they are."""
+def cold_digest(spec: Json, group: str = MAIN_GROUP) -> str:
+    """Of the part of a pool's spec, as the API server has it, that makes the pods of an engine
+    group what they are."""
     cold = {field: spec.get(field) for field in COLD}
     # Added only where it is set, so that the digests of other pools are what they always were.
     if chunk := (spec.get("prefill") or {}).get("chunkTokens"):
         cold["prefill"] = {"chunkTokens": chunk}
+    for entry in spec.get("engineGroups") or ():
+        if entry["name"] == group and entry.get("draft"):
+            cold["draft"] = entry["draft"]
     return hashlib.sha256(_canonical(cold).encode()).hexdigest()[:32]
 
 

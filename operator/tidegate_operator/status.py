@@ -14,10 +14,11 @@ from tidegate_operator import names
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.api.status import MAX_POOLS
 from tidegate_operator.conditions import merge_conditions
+from tidegate_operator.engine_groups import Group, engine_groups, home_of
 from tidegate_operator.figures import Figures, PoolFigures, merged, percent, worst_pool
 from tidegate_operator.findings import Finding, joined
 from tidegate_operator.judge import TenantVerdict, TierVerdict
-from tidegate_operator.pool_state import PodState, readiness, rollout
+from tidegate_operator.pool_state import PodState, Rollout, readiness, rollout
 from tidegate_operator.pool_warnings import pool_warnings
 from tidegate_operator.reconcile import PoolState
 
@@ -58,9 +59,11 @@ def pool_state_status(
     if state.pool is not None:
         tenants = len(state.compiled.tenant_names) if state.compiled else 0
         living = [pod for pod in pods if not pod.terminating]
-        findings += readiness(
-            state.pool.spec.replicas, pods, rollout(state.stateful_set), state.faults, tenants
-        )
+        groups = _wanted_groups(state)
+        # Of a pool without groups the count of its pods says it all.
+        named = [g.name for g in groups if g.replicas] if state.pool.spec.engine_groups else ()
+        desired = sum(group.replicas for group in groups)
+        findings += readiness(desired, pods, _rollouts(state), state.faults, tenants, named)
         findings += _policy_applied(state, delivered, conditions)
         findings += pool_warnings(state.pool, state, operator_sidecar_image, delivered.kv_blocks)
         status |= {
@@ -70,6 +73,7 @@ def pool_state_status(
                 f"{key}={value}" for key, value in names.engine_selector(state.key[1]).items()
             ),
             "addresses": addresses(state),
+            "engineGroups": _groups(state, living),
         }
         if state.delivery and delivered.ready and not delivered.behind:
             status["policyGeneration"] = state.delivery.generation
@@ -78,6 +82,53 @@ def pool_state_status(
         findings.append(Finding(ConditionType.READY, ConditionStatus.FALSE, Reason.INVALID, text))
     status["conditions"] = merge_conditions(conditions, findings, state.generation, now_seconds)
     return status
+
+
+def _wanted_groups(state: PoolState) -> list[Group]:
+    """The engine groups of the spec, without former ones."""
+    assert state.pool is not None
+    named = {group.name for group in engine_groups(state.pool)}
+    return [group for group in state.groups if group.name in named]
+
+
+def _rollouts(state: PoolState) -> Rollout:
+    """Whether all pods are as their StatefulSets have them, and none of a former group is left."""
+    return Rollout(
+        all(rollout(state.stateful_sets.get(group.name)).settled for group in state.groups)
+        and len(state.groups) == len(_wanted_groups(state))
+    )
+
+
+def _groups(state: PoolState, living: Sequence[PodState]) -> list[Json] | None:
+    """The engine groups that the spec names."""
+    assert state.pool is not None
+    if not state.pool.spec.engine_groups:
+        return None
+    rows = []
+    for group in _wanted_groups(state):
+        pods = [pod for pod in living if pod.group == group.name]
+        rows.append(
+            {
+                "name": group.name,
+                "desired": group.replicas,
+                "replicas": len(pods),
+                "readyReplicas": sum(pod.ready for pod in pods),
+                "address": group_address(state, group.name),
+            }
+        )
+    return rows
+
+
+def group_address(state: PoolState, group: str) -> str:
+    """Base URL of one engine group within the cluster."""
+    namespace, pool = state.key
+    return f"http://{names.group_child(pool, group)}.{namespace}.svc:{names.TENANT_PORT}"
+
+
+def address_for(state: PoolState, tier: str) -> str:
+    """Base URL, within the cluster, that Tenants of a tier should call."""
+    home = home_of(state.pool, tier) if state.pool else None
+    return group_address(state, home or names.MAIN_GROUP)
 
 
 def addresses(state: PoolState) -> list[str]:
@@ -96,13 +147,18 @@ def addresses(state: PoolState) -> list[str]:
 
 
 def tenant_state_status(
-    old: Json, verdict: TenantVerdict, pools: Sequence[str], now_seconds: float
+    old: Json,
+    verdict: TenantVerdict,
+    pools: Sequence[str],
+    now_seconds: float,
+    urls: Sequence[str] = (),
 ) -> Json:
-    """What changes at once in ``Tenant.status``; ``pools`` are those that serve it."""
+    """What changes at once in ``Tenant.status``; ``pools`` are those that serve it, at ``urls``."""
     ready = _tenant_ready(verdict, pools)
     return {
         "observedGeneration": verdict.generation,
         "pools": list(pools[:MAX_POOLS]),
+        "addresses": list(urls[:MAX_POOLS]),
         "conditions": merge_conditions(
             old.get("conditions") or [],
             [*verdict.findings, ready],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tidegate.scheduling.contracts import (
     Fairness,
@@ -43,6 +43,8 @@ def combine_tiers(
     """The pool's tiers, highest priority first; None: there are none and never were."""
     faults: list[Fault] = []
     found: dict[str, TierPolicy] = {}
+    groups = pool.spec.engine_groups or ()
+    undrafted = {name for group in groups for name in group.no_draft_tiers or ()}
     for entry in pool.spec.tiers or [PoolTier(name=name) for name in judgement.tiers]:
         verdict = judgement.tiers.get(entry.name)
         if verdict is None:
@@ -55,7 +57,7 @@ def combine_tiers(
                 )
             )
         elif verdict.tier is not None:
-            found[entry.name] = _tier_policy(entry, verdict.tier.spec)
+            found[entry.name] = _tier_policy(entry, verdict.tier.spec, undrafted)
         elif entry.name in previous.tiers:
             found[entry.name] = previous.tiers[entry.name]
     tiers = tuple(sorted(found.values(), key=lambda tier: (-tier.priority, tier.name)))
@@ -67,7 +69,7 @@ def combine_tiers(
     return last_good or None, faults
 
 
-def _tier_policy(entry: PoolTier, spec: TenantTierSpec) -> TierPolicy:
+def _tier_policy(entry: PoolTier, spec: TenantTierSpec, undrafted: Collection[str]) -> TierPolicy:
     def chosen(pool: int | None, tier: int | None, otherwise: int) -> int:
         return next(value for value in (pool, tier, otherwise) if value is not None)
 
@@ -89,6 +91,7 @@ def _tier_policy(entry: PoolTier, spec: TenantTierSpec) -> TierPolicy:
         rate_limits=rate_limits(spec.rate_limits),
         preemption=preemption(spec.preemption),
         slo_objectives=slo_objectives(spec.slo if entry.slo is None else entry.slo),
+        draft_tokens=0 if entry.name in undrafted else None,
     )
 
 

@@ -80,7 +80,7 @@ POOLS: dict[str, tuple[Json, dict[str, Any]]] = {
 def engine_arguments(resource: Json) -> list[str]:
     read = api.parse(api.ServingPool, resource)
     assert isinstance(read, api.ServingPool), read
-    stateful_set = render_children(read, "registry/sidecar:1").stateful_set
+    stateful_set = render_children(read, "registry/sidecar:1").groups[0].stateful_set
     containers = stateful_set["spec"]["template"]["spec"]["containers"]
     arguments: list[str] = next(c for c in containers if c["name"] == "engine")["args"]
     return arguments

@@ -51,6 +51,10 @@ class ConditionType(Explained):
         "UnusualPrefillBudget",
         "Warning: prompts get less than 20 or more than 40 percent of the engine's step.",
     )
+    GROUPS_NOT_ROUTED = (
+        "GroupsNotRouted",
+        "Warning: each engine group is called at an address of its own.",
+    )
     TIER_WITHOUT_KV = (
         "TierWithoutKV",
         "Warning: a tier has no block of the KV cache of its own.",
@@ -111,6 +115,10 @@ class Reason(Explained):
         "OverCommitted",
         "The reservations of the pool's tiers sum to more than 100 percent.",
     )
+    TOO_FEW_REPLICAS = (
+        "TooFewReplicas",
+        "The pool has fewer replicas than engine groups, so each keeps the pods that it has.",
+    )
     NO_TIERS = ("NoTiers", "The pool has no tier to serve.")
     NO_TENANTS = ("NoTenants", "The pool serves no Tenant, so nobody can call it.")
     NO_READY_PODS = ("NoReadyPods", "No pod of the pool is ready yet.")
@@ -138,6 +146,10 @@ class Reason(Explained):
     TOO_FEW_GPUS = ("TooFewGPUs", "The pod asks for fewer GPUs than the engine needs to start.")
     BUDGET_TOO_SMALL = ("BudgetTooSmall", "Long prompts hardly get on.")
     BUDGET_TOO_LARGE = ("BudgetTooLarge", "Those who wait for their next token wait for prompts.")
+    NO_ROUTER = (
+        "NoRouter",
+        "Nothing brings a request to its tier's engine group; the message names the addresses.",
+    )
     NO_KV_BLOCKS = (
         "NoKVBlocks",
         "kvPools leave the tier nothing, so that its requests run only on what others lend.",

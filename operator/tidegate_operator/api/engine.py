@@ -50,6 +50,7 @@ OWNED_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--hf-token",), "use spec.model.source.huggingFace.tokenSecretRef"),
     (("--tensor-parallel-size", "-tp"), "use spec.engine.parallelism.tensor"),
     (("--shutdown-timeout",), "use spec.engine.drainTimeout"),
+    (("--speculative-config*", "--spec-*", "-sc"), "use spec.engineGroups[].draft"),
     (("--scheduling-policy",), "use spec.schedulingMode"),
     (("--scheduler-cls", "--additional-config"), "use spec.engine.plugin"),
     (

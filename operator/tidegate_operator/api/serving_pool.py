@@ -10,12 +10,13 @@ from pydantic import Field, StringConstraints, model_validator
 from tidegate.scheduling.contracts import BetweenTiers, SchedulingMode
 from tidegate_operator.api.common import LabelSelector, ObjectMeta, ResourceRequirements
 from tidegate_operator.api.engine import EngineSpec, ImageName
+from tidegate_operator.api.engine_groups import EngineGroup
 from tidegate_operator.api.fields import ApiModel, KindName, described, rule, rules
 from tidegate_operator.api.kv import MAX_KV_POOLS, KvPool, Prefill
 from tidegate_operator.api.limits import PromptLimit, Slo
 from tidegate_operator.api.model import ModelSpec
 from tidegate_operator.api.observability import ObservabilitySpec
-from tidegate_operator.api.status import MAX_TIERS, ServingPoolStatus
+from tidegate_operator.api.status import MAX_ENGINE_GROUPS, MAX_TIERS, ServingPoolStatus
 
 MAX_REPLICAS = 1000
 
@@ -139,6 +140,26 @@ class ServingPoolSpec(ApiModel):
             field_path=".engine.plugin",
         ),
         rule(
+            f"!has(self.engineGroups) || {_GENERATES} || "
+            "!self.engineGroups.exists(group, has(group.draft))",
+            "a draft is for models that generate; embeddings decode nothing",
+            field_path=".engineGroups",
+        ),
+        rule(
+            "!has(self.engineGroups) || !has(self.tiers) || self.engineGroups.all(group, "
+            "!has(group.tiers) || group.tiers.all(name, "
+            "self.tiers.exists(tier, tier.name == name)))",
+            "engineGroups names a tier that is not in tiers, so that it is not served here",
+            field_path=".engineGroups",
+        ),
+        rule(
+            "(has(self.engine.plugin) && self.engine.plugin == 'Enabled') || "
+            "!has(self.engineGroups) || !self.engineGroups.exists(group, "
+            "has(group.noDraftTiers) && size(group.noDraftTiers) > 0)",
+            "noDraftTiers needs engine.plugin: Enabled",
+            field_path=".engineGroups",
+        ),
+        rule(
             "!has(self.kvPools) || !has(self.tiers) || self.kvPools.all(part, "
             "part.tiers.all(name, self.tiers.exists(tier, tier.name == name)))",
             "kvPools names a tier that is not in tiers, so that it is not served here",
@@ -164,9 +185,25 @@ class ServingPoolSpec(ApiModel):
         "Whose Tenants are served.", unset="as if all its fields were unset"
     )
     engine: EngineSpec = described("The container that runs vLLM.")
+    engine_groups: list[EngineGroup] | None = described(
+        "Engines with drafts of their own, a StatefulSet each. Without a router, which this "
+        "version does not have yet, nothing brings a request to the group of its tier: each group "
+        "has a Service of its own, and the pool's own leads to the first that serves.",
+        unset="one group of all pods, without a draft",
+        min_length=1,
+        max_length=MAX_ENGINE_GROUPS,
+        map_key="name",
+        cel=[
+            rule(
+                "self.all(group, !has(group.tiers) || group.tiers.all(tier, self.exists_one(other, "
+                "has(other.tiers) && other.tiers.exists(name, name == tier))))",
+                "a tier is in more than one of engineGroups; it has one home",
+            )
+        ],
+    )
     replicas: int = described(
-        "Engine pods. The only default written into the spec, since autoscalers need a number to "
-        "begin with: leave it out of Git where one scales the pool.",
+        "Engine pods, in all groups together. The only default written into the spec, since "
+        "autoscalers need a number to begin with: leave it out of Git where one scales the pool.",
         zero="none, so that nothing answers",
         default=1,
         ge=0,

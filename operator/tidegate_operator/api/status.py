@@ -19,6 +19,7 @@ from tidegate_operator.api.fields import ApiModel, described
 MAX_TIERS = 64
 MAX_TOP_TENANTS = 10
 MAX_POOLS = 100
+MAX_ENGINE_GROUPS = 8
 
 Count = Annotated[int, Field(ge=0)]
 FullName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
@@ -92,6 +93,18 @@ class PoolTenantStatus(ApiModel):
     )
 
 
+class EngineGroupStatus(ApiModel):
+    """One engine group of a pool."""
+
+    name: str = described("Name of the group.", min_length=1, max_length=63)
+    desired: int | None = described("Pods that it should have.", unset="not known", ge=0)
+    replicas: int | None = described("Pods that exist.", unset="not known", ge=0)
+    ready_replicas: int | None = described("Pods that serve.", unset="not known", ge=0)
+    address: Address | None = described(
+        "Base URL of its Service, within the cluster.", unset="not known"
+    )
+
+
 class ServingPoolStatus(ConditionedStatus):
     """What a pool does now."""
 
@@ -102,6 +115,12 @@ class ServingPoolStatus(ConditionedStatus):
     )
     addresses: list[Address] | None = described(
         "Base URLs that tenants call.", unset="none yet", max_length=16, list_type="atomic"
+    )
+    engine_groups: list[EngineGroupStatus] | None = described(
+        "Each engine group of the spec.",
+        unset="the pool names none",
+        max_length=MAX_ENGINE_GROUPS,
+        map_key="name",
     )
     policy_generation: int | None = described(
         "Generation of the policy that every ready sidecar has in force.", unset="none yet", ge=0
@@ -153,6 +172,13 @@ class TenantStatus(Load, ConditionedStatus):
     pools: list[FullName] | None = described(
         "Pools that serve it, namespace/name.",
         unset="none",
+        max_length=MAX_POOLS,
+        list_type="atomic",
+    )
+    addresses: list[Address] | None = described(
+        "Base URLs within the cluster that its requests should go to, one of each of its pools: "
+        "where the pool has engine groups, that of its tier's.",
+        unset="none yet",
         max_length=MAX_POOLS,
         list_type="atomic",
     )

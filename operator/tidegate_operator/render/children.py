@@ -1,60 +1,35 @@
 """The lasting objects of a pool: pods, the ways to them, and what protects them.
 
-The StatefulSet starts and stops pods in parallel and replaces them one by one. Its
-``podManagementPolicy``, ``serviceName`` and selector cannot be changed later and depend on the
-pool's name alone; ``volumeClaimTemplates`` neither, and they depend on ``spec.model.cache`` (see
-:mod:`tidegate_operator.rollout_plan`).
+What all pods of a pool share is here; what each engine group has of its own is in
+:mod:`tidegate_operator.render.groups`.
 
 **Who may connect.** The NetworkPolicy concerns ingress alone: the tenants' port is open to all,
 since the pods themselves ask for a key; the admin port to the operator's namespace and those of the
 monitoring. A node's kubelet reaches its pods past any NetworkPolicy, so probes and hooks do too.
-
-**Draining.** When a pod goes, kubelet runs both ``preStop`` hooks at once, and sends each container
-SIGTERM when its own is done. The sidecar's hook is a pause in which those who send requests notice;
-on SIGTERM it takes no more and finishes what it has. The engine's hook waits on the sidecar's
-``/drained``, so the engine is told last and outlives every request that was accepted. The pod's
-grace period covers the pause, the drain, and a margin to exit in.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate_operator.api.common import FieldError
 from tidegate_operator.api.serving_pool import ServiceType, ServingPool
+from tidegate_operator.engine_groups import Group, engine_groups
 from tidegate_operator.names import (
     ADMIN_PORT,
-    COMPONENT_LABEL,
-    ENGINE,
     GROUP_LABEL,
     POOL_LABEL,
-    SIDECAR_IMAGE_ANNOTATION,
     TENANT_PORT,
     admin_secret,
     engine_selector,
     headless_service,
 )
-from tidegate_operator.render.engine import (
-    cache_claims,
-    claim_retention,
-    engine_container,
-    model_volumes,
-    restricted,
-)
+from tidegate_operator.render.groups import GroupChildren, group_children, service_port
 from tidegate_operator.render.owner import child_metadata
-from tidegate_operator.render.plugin import has_plugin, plugin_container, plugin_volume
-from tidegate_operator.render.pod_scheduling import scheduling_fields
-from tidegate_operator.render.pod_template import apply_template
 from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
-from tidegate_operator.render.sidecar import NOTICE_SECONDS, sidecar_container, sidecar_volumes
 
 Json = dict[str, Any]
-
-EXIT_SECONDS = 30
-"""To exit in, after the drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +41,25 @@ class Children:
     headless_service: Json
     service: Json
     network_policy: Json
-    disruption_budget: Json
     pod_monitor: Json
     """Only for clusters that have the kind."""
-    stateful_set: Json
-    conflicts: tuple[FieldError, ...] = ()
-    """What engine.podTemplate may not say; with any, the StatefulSet is without all of it."""
+    groups: tuple[GroupChildren, ...]
+    """Of each engine group, in the order given."""
 
 
 def render_children(
-    pool: ServingPool, sidecar_image: str, admin_namespaces: Sequence[str] = ()
+    pool: ServingPool,
+    sidecar_image: str,
+    admin_namespaces: Sequence[str] = (),
+    groups: Sequence[Group] = (),
+    leading: str | None = None,
 ) -> Children:
     """All of them; ``sidecar_image`` is the one in force for this pool, ``admin_namespaces`` are
-    those from which the admin port is asked."""
+    those from which the admin port is asked. ``groups`` unset: those of the spec; ``leading`` is
+    the one that the pool's own Service leads to, unset: the first."""
     name = pool.metadata.name
+    groups = groups or engine_groups(pool)
     selector = engine_selector(name)
-    stateful_set, conflicts = _stateful_set(pool, selector, sidecar_image)
     return Children(
         service_account=None if pool.spec.engine.service_account_name else _service_account(pool),
         headless_service={
@@ -91,22 +69,13 @@ def render_children(
                 "clusterIP": "None",
                 "selector": selector,
                 "publishNotReadyAddresses": True,
-                "ports": [_port()],
+                "ports": [service_port()],
             },
         },
-        service=_service(pool, selector),
+        service=_service(pool, engine_selector(name, leading or groups[0].name)),
         network_policy=_network_policy(pool, selector, admin_namespaces),
-        disruption_budget={
-            "metadata": child_metadata(pool, name),
-            "spec": {
-                "maxUnavailable": 1,
-                "unhealthyPodEvictionPolicy": "AlwaysAllow",
-                "selector": {"matchLabels": selector},
-            },
-        },
         pod_monitor=_pod_monitor(pool, selector),
-        stateful_set=stateful_set,
-        conflicts=conflicts,
+        groups=tuple(group_children(pool, group, sidecar_image) for group in groups),
     )
 
 
@@ -161,10 +130,6 @@ def _pod_monitor(pool: ServingPool, selector: dict[str, str]) -> Json:
     }
 
 
-def _port() -> Json:
-    return {"name": "http", "port": TENANT_PORT, "targetPort": "http", "protocol": "TCP"}
-
-
 def _service(pool: ServingPool, selector: dict[str, str]) -> Json:
     spec = pool.spec.service
     service: Json = {
@@ -172,7 +137,7 @@ def _service(pool: ServingPool, selector: dict[str, str]) -> Json:
         "spec": {
             "type": ((spec and spec.type) or ServiceType.CLUSTER_IP).value,
             "selector": selector,
-            "ports": [_port()],
+            "ports": [service_port()],
         },
     }
     if spec and spec.annotations:
@@ -180,64 +145,3 @@ def _service(pool: ServingPool, selector: dict[str, str]) -> Json:
     if spec and spec.load_balancer_class:
         service["spec"]["loadBalancerClass"] = spec.load_balancer_class
     return service
-
-
-def _stateful_set(
-    pool: ServingPool, selector: dict[str, str], sidecar_image: str
-) -> tuple[Json, tuple[FieldError, ...]]:
-    template, conflicts = apply_template(
-        {
-            "metadata": {
-                "labels": child_metadata(pool, "")["labels"] | selector,
-                "annotations": {"kubectl.kubernetes.io/default-container": "engine"},
-            },
-            "spec": _pod_spec(pool, selector, sidecar_image),
-        },
-        pool.spec.engine,
-    )
-    metadata = child_metadata(pool, pool.metadata.name, {COMPONENT_LABEL: ENGINE})
-    metadata["annotations"] = {SIDECAR_IMAGE_ANNOTATION: sidecar_image}
-    spec: Json = {
-        "replicas": pool.spec.replicas,
-        "serviceName": headless_service(pool.metadata.name),
-        "podManagementPolicy": "Parallel",
-        "updateStrategy": {"type": "RollingUpdate"},
-        "revisionHistoryLimit": 5,
-        "persistentVolumeClaimRetentionPolicy": claim_retention(pool.spec.model),
-        "selector": {"matchLabels": selector},
-        "template": template,
-    }
-    if claims := cache_claims(pool.spec.model):
-        spec["volumeClaimTemplates"] = claims
-    return {"metadata": metadata, "spec": spec}, conflicts
-
-
-def _pod_spec(pool: ServingPool, selector: dict[str, str], sidecar_image: str) -> Json:
-    engine = pool.spec.engine
-    drain_seconds = math.ceil(engine.drain_timeout_seconds)
-    plugin = has_plugin(pool)
-    code = {"initContainers": [plugin_container(sidecar_image, restricted())]} if plugin else {}
-    return {
-        **code,
-        "serviceAccountName": engine.service_account_name or pool.metadata.name,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": NOTICE_SECONDS + drain_seconds + EXIT_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "fsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [engine_container(pool), sidecar_container(pool, sidecar_image)],
-        "volumes": [
-            {"name": "socket", "emptyDir": {"medium": "Memory"}},
-            {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-            {"name": "engine-tmp", "emptyDir": {}},
-            *([plugin_volume()] if plugin else []),
-            *model_volumes(pool.spec.model),
-            *sidecar_volumes(pool.metadata.name),
-        ],
-        **scheduling_fields(engine, selector),
-    }

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 from tidegate.scheduling.contracts import Task
 from tidegate_operator.api.common import ResourceRequirements
 from tidegate_operator.api.engine import EngineSpec, EnvVar
+from tidegate_operator.api.engine_groups import VLLM_METHODS, Draft
 from tidegate_operator.api.model import AccessMode, ModelSpec, Retention
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_args import complete
+from tidegate_operator.engine_groups import Group
 from tidegate_operator.names import ADMIN_PORT
 from tidegate_operator.render.plugin import (
     ON_PYTHON_PATH,
@@ -41,15 +44,15 @@ container that crashed."""
 _PROBE_SECONDS = 5
 
 
-def engine_container(pool: ServingPool) -> Json:
-    """The container, by the pool's model and engine."""
+def engine_container(pool: ServingPool, group: Group) -> Json:
+    """The container, by the pool's model and engine, and the group's draft."""
     spec, plugin = pool.spec.engine, has_plugin(pool)
     steps = [_REMOVE, ON_PYTHON_PATH, _SERVE] if plugin else [_REMOVE, _SERVE]
     container: Json = {
         "name": "engine",
         "image": spec.image,
         "command": ["sh", "-c", " && ".join(steps), SOCKET_PATH],
-        "args": _arguments(pool),
+        "args": _arguments(pool, group),
         "env": _environment(pool.spec.model, spec),
         "volumeMounts": _mounts(pool.spec.model) + ([plugin_mount()] if plugin else []),
         "lifecycle": {"preStop": {"httpGet": _admin("/drained")}},
@@ -139,7 +142,7 @@ def claim_retention(model: ModelSpec) -> Json:
     }
 
 
-def _arguments(pool: ServingPool) -> list[str]:
+def _arguments(pool: ServingPool, group: Group) -> list[str]:
     model, engine = pool.spec.model, pool.spec.engine
     arguments = [_model_location(model)]
     arguments += [f"--uds={SOCKET_PATH}", f"--served-model-name={model.name}"]
@@ -158,10 +161,18 @@ def _arguments(pool: ServingPool) -> list[str]:
     ]
     if (prefill := pool.spec.prefill) and prefill.chunk_tokens:
         arguments.append(f"--long-prefill-token-threshold={prefill.chunk_tokens}")
+    draft = [] if group.draft is None else [_speculative_config(group.draft)]
     if has_plugin(pool):
-        arguments += plugin_arguments(pool)
-    arguments += complete(engine.args or (), model.task)
+        arguments += plugin_arguments([*draft, *(engine.args or ())])
+    arguments += [*draft, *complete(engine.args or (), model.task)]
     return [_literal(argument) for argument in arguments]
+
+
+def _speculative_config(draft: Draft) -> str:
+    config: Json = {"method": VLLM_METHODS[draft.method], "num_speculative_tokens": draft.tokens}
+    if draft.model is not None:
+        config["model"] = draft.model
+    return f"--speculative-config={json.dumps(config, sort_keys=True, separators=(',', ':'))}"
 
 
 def _model_location(model: ModelSpec) -> str:

@@ -10,6 +10,7 @@ ones, and none of the tenants' names and keys is in it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from tidegate.scheduling.contracts import Task
@@ -35,9 +36,9 @@ def has_plugin(pool: ServingPool) -> bool:
     return generates and pool.spec.engine.plugin is Plugin.ENABLED
 
 
-def plugin_arguments(pool: ServingPool) -> list[str]:
-    """Flags of vLLM: the class for its way of scheduling, and where policy and statistics are."""
-    given = pool.spec.engine.args or ()
+def plugin_arguments(given: Sequence[str]) -> list[str]:
+    """Flags of vLLM: the class for its way of scheduling, which depends on those ``given``, and
+    where policy and statistics are."""
     is_async, chosen = async_scheduling(given)
     name = "TidegateAsyncScheduler" if is_async else "TidegateScheduler"
     paths = {"policy": POLICY_PATH, "statistics": STATISTICS_PATH}

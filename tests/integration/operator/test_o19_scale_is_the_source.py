@@ -52,6 +52,4 @@ async def test_replicas_follow_scale_and_nothing_else(
             )
     obj = await cluster.get("ServingPool", "chat", namespace)
     assert obj is not None
-    assert obj["status"]["selector"] == (
-        "tidegate.io/pool=chat,tidegate.io/component=engine,tidegate.io/engine-group=main"
-    )
+    assert obj["status"]["selector"] == "tidegate.io/pool=chat,tidegate.io/component=engine"

@@ -216,7 +216,7 @@ async def test_an_upgrade_that_renders_pods_otherwise_restarts_none(
 
     def newer(*arguments: Any) -> Children:
         made = render_children(*arguments)
-        template = made.stateful_set["spec"]["template"]
+        template = made.groups[0].stateful_set["spec"]["template"]
         template["spec"]["containers"][0]["env"].append({"name": "OF_A_NEWER_ONE", "value": "1"})
         return made
 

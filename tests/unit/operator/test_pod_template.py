@@ -22,15 +22,15 @@ def children(template: Json | None, **engine: Any) -> Children:
 
 def merged(spec: Json, **engine: Any) -> Json:
     made = children({"spec": spec}, **engine)
-    assert made.conflicts == ()
-    pod: Json = made.stateful_set["spec"]["template"]["spec"]
+    assert made.groups[0].conflicts == ()
+    pod: Json = made.groups[0].stateful_set["spec"]["template"]["spec"]
     return pod
 
 
 def conflicts(spec: Json, **engine: Any) -> list[str]:
     made = children({"spec": spec}, **engine)
-    assert made.stateful_set == children(None, **engine).stateful_set
-    return [str(conflict) for conflict in made.conflicts]
+    assert made.groups[0].stateful_set == children(None, **engine).groups[0].stateful_set
+    return [str(conflict) for conflict in made.groups[0].conflicts]
 
 
 def engine(**fields: Any) -> Json:
@@ -84,11 +84,11 @@ def test_maps_merge_lists_merge_by_key_and_others_are_replaced() -> None:
 
 def test_labels_and_annotations_of_the_pods() -> None:
     made = children({"metadata": {"labels": {"team": "x"}, "annotations": {"a": "b"}}})
-    metadata = made.stateful_set["spec"]["template"]["metadata"]
+    metadata = made.groups[0].stateful_set["spec"]["template"]["metadata"]
     assert metadata["labels"]["team"] == "x"
     assert metadata["labels"]["tidegate.io/pool"] == "chat"
     assert metadata["annotations"]["a"] == "b"
-    assert "team" not in made.stateful_set["spec"]["selector"]["matchLabels"]
+    assert "team" not in made.groups[0].stateful_set["spec"]["selector"]["matchLabels"]
 
 
 @pytest.mark.parametrize("empty", [{}, {"spec": {}}, {"metadata": {}}])

@@ -10,12 +10,13 @@ from tidegate_operator.api.common import parse
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.conditions import merge_conditions
+from tidegate_operator.engine_groups import engine_groups
 from tidegate_operator.findings import Fault, Finding
 from tidegate_operator.json_merge import merge_patch, without_nulls
 from tidegate_operator.pool_state import PodState, Rollout, pod_state, readiness, rollout
 from tidegate_operator.reconcile import PoolState
 from tidegate_operator.sidecars import Delivery
-from tidegate_operator.status import Delivered, pool_state_status
+from tidegate_operator.status import Delivered, address_for, pool_state_status
 
 NOW = 1_800_000_000.0
 
@@ -24,8 +25,10 @@ def pod(name: str = "p", **status: Any) -> dict[str, Any]:
     return {"metadata": {"uid": name, "name": name}, "status": status}
 
 
-def ready(ip: str = "10.0.0.1") -> PodState:
-    return pod_state(pod(podIP=ip, conditions=[{"type": "Ready", "status": "True"}]), NOW)
+def ready(ip: str = "10.0.0.1", group: str = "main") -> PodState:
+    made = pod(podIP=ip, conditions=[{"type": "Ready", "status": "True"}])
+    made["metadata"]["labels"] = {"tidegate.io/engine-group": group}
+    return pod_state(made, NOW)
 
 
 def waiting(reason: str) -> PodState:
@@ -182,3 +185,51 @@ def test_a_condition_that_another_version_wrote_is_no_obstacle() -> None:
     status = pool_state_status(old, state, [ready()], delivered, "i", NOW)
     found = {c["type"]: c for c in status["conditions"]}
     assert found["PolicyApplied"]["status"] in ("True", "Unknown")
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected", "said"),
+    [
+        ([ready(group="chat"), ready(group="code")], "True Ready", "2 of 2 pods serve"),
+        ([ready(group="chat")], "Unknown NoReadyPods", "1 of 2 pods serve, none of group code"),
+        ([ready(group="chat"), waiting("CrashLoopBackOff")], "False PodsFailing", "CrashLoopBack"),
+        ([], "Unknown NoReadyPods", "none of group chat, code"),
+    ],
+)
+def test_a_pool_is_ready_when_each_group_has_a_pod_that_serves(
+    pods: list[PodState], expected: str, said: str
+) -> None:
+    found = {f.type: f for f in readiness(2, pods, SETTLED, (), 1, ("chat", "code"))}
+    summary = found[ConditionType.READY]
+    assert f"{summary.status} {summary.reason}" == expected
+    assert said in summary.message
+
+
+def test_the_status_tells_of_each_group_and_tenants_where_to_call() -> None:
+    groups = [{"name": "chat", "tiers": ["t0"]}, {"name": "code", "tiers": ["t2"], "share": 2}]
+    read = parse(ServingPool, custom_pool(replicas=3, engineGroups=groups))
+    assert isinstance(read, ServingPool)
+    state = PoolState(("acme", "chat"), 1, read, None, tuple(engine_groups(read)))
+    pods = [ready("10.0.0.1", "chat"), ready("10.0.0.2", "code"), waiting("ErrImagePull")]
+    status = pool_state_status({}, state, pods, Delivered(0), "i", NOW)
+    assert [(g["name"], g["desired"], g["readyReplicas"]) for g in status["engineGroups"]] == [
+        ("chat", 1, 1),
+        ("code", 2, 1),
+    ]
+    addresses = [address_for(state, tier) for tier in ("t0", "t2", "t9")]
+    assert addresses == [
+        "http://chat-chat.acme.svc:8000",
+        "http://chat-code.acme.svc:8000",
+        "http://chat.acme.svc:8000",
+    ]
+    warning = next(c for c in status["conditions"] if c["type"] == "GroupsNotRouted")
+    assert "t2 at http://chat-code.acme.svc:8000" in warning["message"]
+    single = PoolState(("acme", "chat"), 1, read_pool(custom_pool()), None)
+    assert pool_state_status({}, single, pods, Delivered(0), "i", NOW)["engineGroups"] is None
+    assert address_for(single, "t0") == "http://chat.acme.svc:8000"
+
+
+def read_pool(obj: dict[str, Any]) -> ServingPool:
+    read = parse(ServingPool, obj)
+    assert isinstance(read, ServingPool)
+    return read

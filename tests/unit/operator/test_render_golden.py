@@ -3,7 +3,6 @@
 After a change that is meant: ``UPDATE_GOLDEN=1 scripts/test unit -k golden``, then read the diff.
 """
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -115,6 +114,28 @@ POOLS = {
             },
         },
     ),
+    "groups": pool(
+        replicas=3,
+        engine={
+            "image": "vllm/vllm-openai:v0.32.0",
+            "parallelism": {"tensor": 2},
+            "plugin": "Enabled",
+        },
+        engineGroups=[
+            {
+                "name": "chat",
+                "tiers": ["t0", "t1"],
+                "draft": {"method": "Eagle3", "model": "acme/chat-head", "tokens": 3},
+                "share": 2,
+            },
+            {
+                "name": "code",
+                "tiers": ["t2", "t3"],
+                "draft": {"method": "Ngram", "tokens": 5},
+                "noDraftTiers": ["t3"],
+            },
+        ],
+    ),
     "shared-cache": pool(
         model={
             "name": "m",
@@ -134,8 +155,18 @@ def children(obj: Json) -> Children:
 
 
 def as_yaml(obj: Json) -> str:
-    *made, conflicts = dataclasses.astuple(children(obj))
-    assert conflicts == ()
+    rendered = children(obj)
+    made = [
+        rendered.service_account,
+        rendered.headless_service,
+        rendered.service,
+        rendered.network_policy,
+        *(group.disruption_budget for group in rendered.groups),
+        rendered.pod_monitor,
+        *(group.service for group in rendered.groups if group.service is not None),
+        *(group.stateful_set for group in rendered.groups),
+    ]
+    assert all(group.conflicts == () for group in rendered.groups)
     return yaml.safe_dump_all(json.loads(json.dumps(made)), sort_keys=False)
 
 
@@ -161,20 +192,19 @@ HOT = [
 
 @pytest.mark.parametrize("change", HOT, ids=lambda change: next(iter(change)))
 def test_nothing_hot_is_in_the_pod_template(change: Json) -> None:
-    template = children(pool()).stateful_set["spec"]["template"]
-    assert children(pool(**change)).stateful_set["spec"]["template"] == template
+    template = children(pool()).groups[0].stateful_set["spec"]["template"]
+    assert children(pool(**change)).groups[0].stateful_set["spec"]["template"] == template
 
 
 def test_chunks_of_prompts_are_the_engines_own_flag() -> None:
-    engine, _ = children(pool(prefill={"chunkTokens": 512})).stateful_set["spec"]["template"][
-        "spec"
-    ]["containers"]
+    made = children(pool(prefill={"chunkTokens": 512})).groups[0].stateful_set
+    engine, _ = made["spec"]["template"]["spec"]["containers"]
     assert "--long-prefill-token-threshold=512" in engine["args"]
 
 
 def test_the_grace_period_covers_pause_drain_and_exit() -> None:
     """R7: preStop + drain < terminationGracePeriodSeconds."""
-    spec = children(POOLS["hub"]).stateful_set["spec"]["template"]["spec"]
+    spec = children(POOLS["hub"]).groups[0].stateful_set["spec"]["template"]["spec"]
     sidecar = next(c for c in spec["containers"] if c["name"] == "sidecar")
     pause = sidecar["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert spec["terminationGracePeriodSeconds"] == pause + 60 + 30
@@ -186,7 +216,7 @@ def test_the_grace_period_covers_pause_drain_and_exit() -> None:
 def test_selectors_depend_on_the_name_alone() -> None:
     """O18: but for the cache's claims, nothing a user can change is immutable in a StatefulSet."""
     immutable = ("serviceName", "podManagementPolicy", "selector")
-    plain, full = children(pool()).stateful_set["spec"], children(POOLS["hub"]).stateful_set["spec"]
+    plain, full = (children(obj).groups[0].stateful_set["spec"] for obj in (pool(), POOLS["hub"]))
     assert [plain[key] for key in immutable] == [full[key] for key in immutable]
     assert "volumeClaimTemplates" not in full
 
@@ -198,10 +228,11 @@ def test_r9_retention_of_claims_is_always_said(kept: str | None) -> None:
     source = {"huggingFace": {"repo": "acme/tiny"}}
     model = {"name": "m", "source": source, "cache": {"volumeClaimTemplate": template}}
     retention = {"whenDeleted": kept or "Retain", "whenScaled": kept or "Retain"}
-    spec = children(pool(model=model)).stateful_set["spec"]
+    spec = children(pool(model=model)).groups[0].stateful_set["spec"]
     assert spec["persistentVolumeClaimRetentionPolicy"] == retention
-    plain = children(pool()).stateful_set["spec"]["persistentVolumeClaimRetentionPolicy"]
-    assert plain == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    plain = children(pool()).groups[0].stateful_set["spec"]
+    retention = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert plain["persistentVolumeClaimRetentionPolicy"] == retention
 
 
 def test_the_admin_port_is_open_to_named_namespaces_alone() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from support.custom_resources import Json, pool
 from tidegate_operator import api
 from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, SIDECAR_IMAGE_ANNOTATION
-from tidegate_operator.render import Children, render_children
+from tidegate_operator.render import render_children
+from tidegate_operator.render.groups import GroupChildren
 from tidegate_operator.rollout_plan import RolloutPlan, cold_digest, plan_rollout
 
 ENGINE = {"image": "vllm/vllm-openai:v0.32.0"}
@@ -20,10 +21,11 @@ def model(**cache: Any) -> Json:
     return made | ({"cache": cache} if cache else {})
 
 
-def rendered(obj: Json, image: str = "sidecar:1") -> Children:
+def rendered(obj: Json, image: str = "sidecar:1") -> GroupChildren:
     read = api.parse(api.ServingPool, obj)
     assert isinstance(read, api.ServingPool), read
-    return render_children(read, image)
+    (group,) = render_children(read, image).groups
+    return group
 
 
 def plan(obj: Json, live: Json | None = None, image: str = "sidecar:1", **env: str) -> RolloutPlan:

@@ -1,0 +1,92 @@
+"""The engine groups of a pool, resolved: which there are, and how many pods each has. Pure.
+
+A pool without ``engineGroups`` is one group of the name ``main``, whose children have the pool's
+own name. Groups that a pool no longer has are *former* ones: they give up their pods one by one, as
+those that replace them begin to serve, so that it takes no more GPUs than before; then they are
+removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidegate_operator.api.conditions import ConditionType, Reason
+from tidegate_operator.api.engine_groups import Draft
+from tidegate_operator.api.serving_pool import ServingPool
+from tidegate_operator.apportion import apportion
+from tidegate_operator.findings import Fault
+from tidegate_operator.names import MAIN_GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One engine group."""
+
+    name: str
+    replicas: int
+    tiers: tuple[str, ...] = ()
+    draft: Draft | None = None
+
+
+def engine_groups(pool: ServingPool, running: Mapping[str, int] | None = None) -> list[Group]:
+    """The groups of the spec, in its order; ``running`` are the replicas of those that exist,
+    which stay where the pool has too few for all of its groups."""
+    spec, replicas = pool.spec, pool.spec.replicas
+    if not spec.engine_groups:
+        return [Group(MAIN_GROUP, replicas)]
+    if replicas == 0:
+        counts: Sequence[int] = [0] * len(spec.engine_groups)
+    elif too_few(pool):
+        counts = [(running or {}).get(group.name, 0) for group in spec.engine_groups]
+    else:
+        counts = apportion(replicas, [group.share or 1 for group in spec.engine_groups])
+    return [
+        Group(group.name, count, tuple(group.tiers or ()), group.draft)
+        for group, count in zip(spec.engine_groups, counts, strict=True)
+    ]
+
+
+def too_few(pool: ServingPool) -> Fault | None:
+    """Whether there are fewer replicas than groups, but some."""
+    groups, replicas = len(pool.spec.engine_groups or ()), pool.spec.replicas
+    if not 0 < replicas < groups:
+        return None
+    return Fault(
+        ConditionType.ACCEPTED,
+        Reason.TOO_FEW_REPLICAS,
+        f"spec.replicas: {replicas} for {groups} engineGroups, of which each needs a pod; so all "
+        f"keep the pods that they have: set at least {groups}, or 0 for none, or remove groups",
+    )
+
+
+def former_groups(
+    wanted: Sequence[Group], running: Mapping[str, int], ready: Mapping[str, int]
+) -> list[Group]:
+    """Groups with pods that the spec does not name any more, and how many they keep for now.
+
+    With one pod fewer than are still missing of the wanted ones, there is always room for the next
+    of those, and never less than that served.
+    """
+    total = sum(group.replicas for group in wanted)
+    names = {group.name for group in wanted}
+    missing = max(0, total - sum(ready.get(name, 0) for name in names) - 1)
+    kept = []
+    for name in sorted(running.keys() - names):
+        keeps = min(running[name], missing)
+        missing -= keeps
+        kept.append(Group(name, keeps))
+    return kept
+
+
+def leading_group(groups: Sequence[Group], ready: Mapping[str, int]) -> str:
+    """Where the pool's own Service leads: the first group of those given that serves."""
+    return next((group.name for group in groups if ready.get(group.name)), groups[0].name)
+
+
+def home_of(pool: ServingPool, tier: str) -> str | None:
+    """The group that is the tier's home; None: where the pool's own Service leads."""
+    for group in pool.spec.engine_groups or ():
+        if tier in (group.tiers or ()):
+            return group.name
+    return None
