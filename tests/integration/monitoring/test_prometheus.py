@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -212,3 +213,20 @@ async def has_a_result(prometheus: Prometheus, what: str, query: str) -> None:
         return bool(await prometheus.query(query))
 
     await until_true(found, what)
+
+
+def test_the_scrape_configuration_of_the_documentation_is_one(
+    programs: Path, tmp_path: Path
+) -> None:
+    """docs/operations.md, for a Prometheus that no operator runs. Debian's was built without the
+    discovery of pods, so that one line is taken as it is."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    marked = page.partition("<!-- checked by promtool")[2]
+    config = tmp_path / "prometheus.yaml"
+    text = marked.partition("```yaml\n")[2].partition("```")[0]
+    text, found = re.subn("kubernetes_sd_configs: .*", "static_configs: []", text)
+    assert found == 2
+    config.write_text(text)
+    command = [programs / "promtool", "check", "config", "--syntax-only", config]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
