@@ -109,7 +109,8 @@ def embedding_size(members: Members, domains: Container[str]) -> PromptSize:
 
 def rerank_size(members: Members, domains: Container[str]) -> PromptSize:
     """One query with each of the documents."""
-    required(members, "query")
+    if isinstance(required(members, "query"), list):
+        raise malformed("'query' must be one text or object.", "query")
     return _pairs_size("query", "documents", members, domains)
 
 

@@ -216,6 +216,7 @@ async def test_scores_are_the_engines_and_billed(
     ("path", "members", "param"),
     [
         ("/rerank", {"documents": ["a"]}, "query"),
+        ("/rerank", {"query": ["q"], "documents": ["a", "b"]}, "query"),
         ("/rerank", {"query": "q", "documents": []}, "documents"),
         ("/rerank", {"query": "q", "documents": [5]}, "documents[0]"),
         ("/rerank", {"query": "q", "documents": ["a"], "top_n": -1}, "top_n"),
