@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from incident_readings import in_bursts, lost_histories, minutes
-from node import DRAFT_TOKENS, by_draft, single
+from node_systems import DRAFT_TOKENS, by_draft, single
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from rich.table import Table

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from node import single
+from node_systems import single
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from rich.table import Table

@@ -13,6 +13,8 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
+from statistics import mean
 
 from report import Figure
 from rich.console import Console
@@ -48,6 +50,10 @@ class TierSummary:
     completed_per_second: float
     computed_share: float
     """Of all tokens that the engine computed in the measured part."""
+    slowest_waited: float = 0.0
+    """Of those that started, the slowest 2%: mean time to the first step of their own."""
+    slowest_computed: float = 0.0
+    """And from there to the first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,7 @@ def _tier(
     ttft = [record.ttft_seconds for record in settled(result, records)]
     completed = [record for record in records if record.outcome is Outcome.COMPLETED]
     gaps = [gap for record in completed if (gap := record.seconds_per_output_token) is not None]
+    slow = slowest(records)
     return TierSummary(
         requests=len(ttft),
         ttft_p50=percentile(ttft, 50),
@@ -206,7 +213,20 @@ def _tier(
         itl_p99=percentile([r.itl_max_seconds for r in completed], 99) if completed else 0.0,
         completed_per_second=result.completed_per_second(tier),
         computed_share=share,
+        slowest_waited=mean(waited for waited, _ in slow) if slow else 0.0,
+        slowest_computed=mean(computed for _, computed in slow) if slow else 0.0,
     )
+
+
+def slowest(records: Sequence[RequestRecord], percent: float = 2.0) -> list[tuple[float, float]]:
+    """What the slowest first tokens are made of: waiting for the first step, and the steps."""
+    parts = [
+        (r.first_scheduled - r.arrival, r.first_token - r.first_scheduled)
+        for r in records
+        if r.first_scheduled is not None and r.first_token is not None
+    ]
+    parts.sort(key=sum)
+    return parts[len(parts) - ceil(len(parts) * percent / 100) :]
 
 
 def settled(result: SimulationResult, records: Sequence[RequestRecord]) -> list[RequestRecord]:

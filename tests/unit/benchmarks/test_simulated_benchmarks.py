@@ -69,6 +69,21 @@ def test_who_has_just_come_is_not_yet_a_miss_but_who_waits_is() -> None:
     assert simulated.settled(result, [waits, came]) == [waits]
 
 
+def test_what_the_slowest_are_made_of() -> None:
+    ones = [
+        replace(record(10.0, 0.1 + 0.01 * i), first_scheduled=10.0 + 0.004 * i) for i in range(100)
+    ]
+    (quick, slow) = simulated.slowest([*ones, record(11.0, None)])
+    assert quick == pytest.approx((0.392, 1.08 - 0.392))
+    assert slow == pytest.approx((0.396, 1.09 - 0.396))
+    result = simulate(fcfs(tiny(1)), tiny(1), seed=1, duration_seconds=30)
+    for one in result.records:
+        if one.first_token is not None:
+            assert one.first_scheduled is not None
+            assert one.dispatched is not None
+            assert one.dispatched <= one.first_scheduled < one.first_token
+
+
 def test_a_constant_is_varied_in_every_engine() -> None:
     run = simulated.Run("k", tiny, fcfs, 1, 1.0, 0.0, constant="per_token_seconds", factor=0.8)
     varied, plain = run.built(tiny(1)), replace(run, constant=None).built(tiny(1))

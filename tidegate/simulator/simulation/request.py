@@ -84,6 +84,7 @@ class SimRequest:
             recomputed_tokens=0 if engine is None else engine.recomputed_tokens,
             est_finish=self.est_finish,
             itl_max_seconds=self.itl_max_seconds,
+            first_scheduled=None if engine is None else engine.first_scheduled_at,
         )
 
 

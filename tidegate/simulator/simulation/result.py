@@ -42,6 +42,8 @@ class RequestRecord:
     est_finish: float | None = None
     """Finish time that was predicted at dispatch, where the policy predicts one."""
     itl_max_seconds: float = 0.0
+    first_scheduled: float | None = None
+    """Start of the first step that computed anything of it."""
 
     @property
     def ttft_seconds(self) -> float:
