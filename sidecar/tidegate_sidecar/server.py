@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 
@@ -18,6 +17,7 @@ from aiohttp import web
 
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.admin import Admin
+from tidegate_sidecar.collector import Collector
 from tidegate_sidecar.engine_watch import EngineWatch
 from tidegate_sidecar.http_server import TenantServer
 from tidegate_sidecar.logs import log_loop_errors
@@ -152,9 +152,11 @@ async def serve(settings: Settings) -> None:
             settings.admin_address,
             sidecar.admin_port,
         )
-        gc.collect()
-        gc.freeze()
+        collector = Collector(lambda: sidecar.runtime.dispatcher.in_hand)
+        collector.begin(loop.time())
+        collecting = asyncio.create_task(collector.follow(), name="collector")
         await told.wait()
+        collecting.cancel()
         draining = asyncio.create_task(sidecar.drain())
         quitting = asyncio.create_task(told_again.wait())
         await asyncio.wait((draining, quitting), return_when=asyncio.FIRST_COMPLETED)
