@@ -22,6 +22,7 @@ MAIN_GROUP = "main"
 ENGINE = "engine"
 POLICY = "policy"
 ADMIN = "admin"
+CACHE_SALT = "cache-salt"
 
 TENANT_PORT = 8000
 ADMIN_PORT = 8001
@@ -56,6 +57,10 @@ def policy_secret(pool: str, shard: int) -> str:
 
 def admin_secret(pool: str) -> str:
     return f"{pool}-admin"
+
+
+def cache_salt_secret(pool: str) -> str:
+    return f"{pool}-cache-salt"
 
 
 def headless_service(pool: str) -> str:

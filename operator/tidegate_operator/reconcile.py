@@ -20,7 +20,7 @@ import logging
 import secrets as tokens
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidegate.scheduling.contracts import POLICY_VERSION, Bundle, Policy, dumps
@@ -56,8 +56,13 @@ from tidegate_operator.kube import (
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_children import PoolChildren, owns
 from tidegate_operator.pool_state import pod_state
-from tidegate_operator.render import admin_token_secret, policy_secrets, render_children
-from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
+from tidegate_operator.render import (
+    admin_token_secret,
+    cache_salt_key_secret,
+    policy_secrets,
+    render_children,
+)
+from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE, CACHE_SALT_KEY_FILE
 from tidegate_operator.rollout_plan import RolloutPlan, running_sidecar_image
 from tidegate_operator.settings import Settings
 from tidegate_operator.shards import Previous, read
@@ -198,6 +203,8 @@ class Reconciler:
             run.faults += dict.fromkeys(fault for group in plans for fault in group.plan.faults)
             if children.service_account is not None:
                 await run.apply(SERVICE_ACCOUNT, children.service_account)
+            salt_name = names.cache_salt_secret(pool.metadata.name)
+            await self._made_once(run, salt_name, CACHE_SALT_KEY_FILE, cache_salt_key_secret)
             token = await self._admin_token(run)
             delivery = await self._write_policy(run, compiled, shards, token)
             await run.apply(SERVICE, children.headless_service)
@@ -282,18 +289,23 @@ class Reconciler:
         return await run.apply(STATEFUL_SET, wanted, live) if wanted else None
 
     async def _admin_token(self, run: PoolChildren) -> str | None:
-        """The token of the pool's admin ports, made where there is none."""
-        name, namespace = names.admin_secret(run.pool.metadata.name), run.pool.metadata.namespace
-        live = await self._kube.get(SECRET, name, namespace)
-        token = _token_in(live)
-        if token is None:
-            token = tokens.token_urlsafe(32)
+        """The token of the pool's admin ports."""
+        name = names.admin_secret(run.pool.metadata.name)
+        return await self._made_once(run, name, ADMIN_TOKEN_FILE, admin_token_secret)
+
+    async def _made_once(
+        self, run: PoolChildren, name: str, file: str, render: Callable[[PoolIdentity, str], Json]
+    ) -> str | None:
+        """What a Secret of the pool holds, made where there is none; None where it was refused."""
+        live = await self._kube.get(SECRET, name, run.pool.metadata.namespace)
+        value = _value_in(live, file)
+        if value is None:
+            value = tokens.token_urlsafe(32)
             if live is None:
                 # Create and not apply: of two operators one makes it, the other reads again.
-                desired = admin_token_secret(run.pool, token)
-                live = await self._kube.create(SECRET, desired)
-        applied = await run.apply(SECRET, admin_token_secret(run.pool, token), live)
-        return token if applied is not None else None
+                live = await self._kube.create(SECRET, render(run.pool, value))
+        applied = await run.apply(SECRET, render(run.pool, value), live)
+        return value if applied is not None else None
 
     async def _write_policy(
         self, run: PoolChildren, compiled: CompiledPool, live: dict[str, Json], token: str | None
@@ -329,8 +341,8 @@ def _is_policy(secret: Json, pool: PoolIdentity) -> bool:
     return labels.get(names.COMPONENT_LABEL) == names.POLICY and owns(pool, secret)
 
 
-def _token_in(secret: Json | None) -> str | None:
-    encoded = ((secret or {}).get("data") or {}).get(ADMIN_TOKEN_FILE, "")
+def _value_in(secret: Json | None, file: str) -> str | None:
+    encoded = ((secret or {}).get("data") or {}).get(file, "")
     try:
         return base64.b64decode(encoded, validate=True).decode("ascii").strip() or None
     except (binascii.Error, UnicodeDecodeError):

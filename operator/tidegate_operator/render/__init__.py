@@ -9,6 +9,16 @@ the operator's server-side apply; what is not rendered belongs to whoever sets i
 """
 
 from tidegate_operator.render.children import Children, render_children
-from tidegate_operator.render.policy_secrets import admin_token_secret, policy_secrets
+from tidegate_operator.render.policy_secrets import (
+    admin_token_secret,
+    cache_salt_key_secret,
+    policy_secrets,
+)
 
-__all__ = ["Children", "admin_token_secret", "policy_secrets", "render_children"]
+__all__ = [
+    "Children",
+    "admin_token_secret",
+    "cache_salt_key_secret",
+    "policy_secrets",
+    "render_children",
+]

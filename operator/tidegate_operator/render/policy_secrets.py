@@ -1,6 +1,6 @@
-"""The Secrets that sidecars read: shards of policy and keys, and the admin token.
+"""The Secrets that sidecars read: shards of policy and keys, admin token, key of the cache salts.
 
-They are Secrets and not ConfigMaps because the digests of keys are in them.
+The shards are Secrets and not ConfigMaps because the digests of keys are in them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 from tidegate_operator.api.serving_pool import PoolIdentity
 from tidegate_operator.names import (
     ADMIN,
+    CACHE_SALT,
     COMPONENT_LABEL,
     POLICY,
     admin_secret,
+    cache_salt_secret,
     policy_secret,
 )
 from tidegate_operator.render.owner import child_metadata
@@ -23,6 +25,7 @@ from tidegate_operator.shards import KEYS_FILE, POLICY_FILE
 Json = dict[str, Any]
 
 ADMIN_TOKEN_FILE = "token"
+CACHE_SALT_KEY_FILE = "key"
 
 
 def policy_secrets(pool: PoolIdentity, documents: Sequence[tuple[str, str]]) -> list[Json]:
@@ -41,12 +44,22 @@ def policy_secrets(pool: PoolIdentity, documents: Sequence[tuple[str, str]]) -> 
 
 def admin_token_secret(pool: PoolIdentity, token: str) -> Json:
     """The token that the sidecars' admin port asks for; made once and then kept."""
+    name = admin_secret(pool.metadata.name)
+    return _made_once(pool, name, ADMIN, {ADMIN_TOKEN_FILE: token})
+
+
+def cache_salt_key_secret(pool: PoolIdentity, key: str) -> Json:
+    """The key under which the sidecars make tenants' cache salts; made once and then kept, whatever
+    else rotates: with another key the engines find nothing that they have cached."""
+    name = cache_salt_secret(pool.metadata.name)
+    return _made_once(pool, name, CACHE_SALT, {CACHE_SALT_KEY_FILE: key})
+
+
+def _made_once(pool: PoolIdentity, name: str, component: str, values: dict[str, str]) -> Json:
     return {
-        "metadata": child_metadata(
-            pool, admin_secret(pool.metadata.name), {COMPONENT_LABEL: ADMIN}
-        ),
+        "metadata": child_metadata(pool, name, {COMPONENT_LABEL: component}),
         "type": "Opaque",
-        "data": {ADMIN_TOKEN_FILE: _base64(token)},
+        "data": {file: _base64(value) for file, value in values.items()},
     }
 
 

@@ -6,7 +6,14 @@ import math
 from typing import Any
 
 from tidegate_operator.api.serving_pool import ServingPool
-from tidegate_operator.names import ADMIN_PORT, SHARDS, TENANT_PORT, admin_secret, policy_secret
+from tidegate_operator.names import (
+    ADMIN_PORT,
+    SHARDS,
+    TENANT_PORT,
+    admin_secret,
+    cache_salt_secret,
+    policy_secret,
+)
 from tidegate_operator.render.engine import (
     SOCKET_DIRECTORY,
     SOCKET_PATH,
@@ -14,13 +21,14 @@ from tidegate_operator.render.engine import (
     restricted,
 )
 from tidegate_operator.render.plugin import SHARED_DIRECTORY, has_plugin
-from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
+from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE, CACHE_SALT_KEY_FILE
 from tidegate_operator.shards import KEYS_FILE, POLICY_FILE
 
 Json = dict[str, Any]
 
 POLICY_DIRECTORY = "/etc/tidegate/policy"
 ADMIN_DIRECTORY = "/etc/tidegate/admin"
+CACHE_SALT_DIRECTORY = "/etc/tidegate/cache-salt"
 NOTICE_SECONDS = 5
 """Until those who send requests have noticed that the pod goes; it still serves meanwhile."""
 _DEFAULT_REQUESTS = {"cpu": "500m", "memory": "256Mi"}
@@ -49,7 +57,14 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             {
                 "name": "POD_IP",
                 "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}},
-            }
+            },
+            # Not as flags: an image of before, which a pool may keep, would not start with them.
+            {"name": "TIDEGATE_LOG_FORMAT", "value": "json"},
+            {"name": "TIDEGATE_USAGE_RECORDS", "value": "stdout"},
+            {
+                "name": "TIDEGATE_CACHE_SALT_KEY_FILE",
+                "value": f"{CACHE_SALT_DIRECTORY}/{CACHE_SALT_KEY_FILE}",
+            },
         ],
         "ports": [
             {"name": "http", "containerPort": TENANT_PORT, "protocol": "TCP"},
@@ -59,6 +74,7 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             {"name": "socket", "mountPath": SOCKET_DIRECTORY},
             {"name": "policy", "mountPath": POLICY_DIRECTORY, "readOnly": True},
             {"name": "admin", "mountPath": ADMIN_DIRECTORY, "readOnly": True},
+            {"name": "cache-salt", "mountPath": CACHE_SALT_DIRECTORY, "readOnly": True},
         ],
         "lifecycle": {"preStop": {"sleep": {"seconds": NOTICE_SECONDS}}},
         "readinessProbe": {
@@ -81,7 +97,7 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
 
 def sidecar_volumes(pool: str) -> list[Json]:
     """The policy as one projected volume with all shards there could be, so that growing over one
-    never changes the pod template; and the admin token."""
+    never changes the pod template; the admin token, and the key of the cache salts."""
     return [
         {
             "name": "policy",
@@ -105,5 +121,9 @@ def sidecar_volumes(pool: str) -> list[Json]:
         {
             "name": "admin",
             "secret": {"secretName": admin_secret(pool), "defaultMode": 0o440},
+        },
+        {
+            "name": "cache-salt",
+            "secret": {"secretName": cache_salt_secret(pool), "defaultMode": 0o440},
         },
     ]

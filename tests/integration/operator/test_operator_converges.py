@@ -29,12 +29,18 @@ async def test_a_pool_comes_up_and_its_sidecars_get_the_policy(
             lambda: len(told := [s for s in pods.sidecars.values() if s.bundle]) == 2 and told,
             "both sidecars have the policy",
         )
+        uid = (await cluster.get("Tenant", "a", namespace) or {})["metadata"]["uid"]
         for sidecar in sidecars:
             assert sidecar.bundle.keys.keys == {digest(f"demo-{namespace}-a"): f"{namespace}/a"}
+            assert sidecar.bundle.policy.tenants[0].cache_scope == f"tenant/{uid}"
         admin = await cluster.get("Secret", "chat-admin", namespace)
         assert admin is not None
         tokens = {token for sidecar in pods.sidecars.values() for token in sidecar.tokens}
         assert tokens == {decoded(admin)["token"]}
+        salt = await cluster.get("Secret", "chat-cache-salt", namespace)
+        assert salt is not None
+        assert len(decoded(salt)["key"]) == 43
+        assert decoded(salt)["key"] not in tokens
 
         async def serving() -> Any:
             found = (await cluster.get("ServingPool", "chat", namespace) or {})["status"]
