@@ -138,6 +138,7 @@ def engine_body(
     bound: OutputBound,
     engine_priority: int,
     ask_stream: bool,
+    ask_usage: bool = True,
     prompt_tokens: int | None = None,
     cache_salt: bytes | None = None,
 ) -> bytes:
@@ -162,7 +163,8 @@ def engine_body(
     if ask_stream:
         if not body.stream:
             new["stream"] = b"true"
-        if body.endpoint.stream is StreamKind.CHUNKS and not body.wants_usage:
+        unasked = ask_usage and not body.wants_usage
+        if unasked and body.endpoint.stream is StreamKind.CHUNKS:
             new["stream_options"] = _with_usage(body.members.get("stream_options"))
     return splice(body.raw, body.members, new)
 

@@ -67,6 +67,8 @@ class EngineWatch:
         self._misses = 0
         if not was_ready or not runtime.engine_models:
             await self._read_models()
+        if not was_ready:
+            runtime.engine_tells_usage = True  # it may be another engine
         await self._read_figures()
         if not was_ready:
             runtime.dispatcher.set_engine_ready(True)

@@ -39,6 +39,16 @@ async def send(
             raise ApiError(Outcome.ENGINE_FAILED) from None
 
 
+class UsageNotTold(Exception):
+    """The engine refuses to be asked for usage in a stream."""
+
+
+def require_usage_known(error: ApiError) -> None:
+    """:class:`UsageNotTold` where an engine complains of ``stream_options``, which are ours."""
+    if error.status == 400 and "stream_options" in (error.param or "") + error.message:
+        raise UsageNotTold
+
+
 async def upstream_error(exchange: Exchange) -> ApiError:
     """The error of an answer other than 200."""
     try:

@@ -10,7 +10,9 @@ managers, so wherever that strikes, the queue entry or the engine's slot is give
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from collections.abc import Callable
 
 from aiohttp.web_request import BaseRequest
 
@@ -25,7 +27,7 @@ from tidegate_sidecar.endpoints import CHAT, ENDPOINTS, Endpoint, StreamKind
 from tidegate_sidecar.engine import EngineCut
 from tidegate_sidecar.errors import ApiError, malformed
 from tidegate_sidecar.exact_size import decided
-from tidegate_sidecar.forward import send, upstream_error
+from tidegate_sidecar.forward import UsageNotTold, require_usage_known, send, upstream_error
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
 from tidegate_sidecar.models_route import models_answer
@@ -171,7 +173,8 @@ class Proxy:
         if (parts := parts_of(runtime, in_force, body, scheduled)) is not None:
             salt = runtime.cache_salts.of(tenant)
             return await self._serve_parts(stage, identity, body, parts, scheduled, salt)
-        stream = body.stream or (bound.tokens >= JOIN_MIN_OUTPUT_TOKENS and joinable(body))
+        joins = runtime.engine_tells_usage and bound.tokens >= JOIN_MIN_OUTPUT_TOKENS
+        stream = body.stream or (joins and joinable(body))
         stage.request, stage.stream = scheduled, body.stream
         ticket = runtime.dispatcher.submit(scheduled, identity.key_sha256)
         stage.tickets.append(ticket)
@@ -179,7 +182,8 @@ class Proxy:
         ticket.role_event = endpoint is CHAT
         with ticket:
             kept = scheduled.truncate_to_tokens
-            sent = engine_body(
+            write = functools.partial(
+                engine_body,
                 body,
                 bound=bound,
                 engine_priority=in_force.engine_priority_of(tenant) if endpoint.generates else 0,
@@ -187,7 +191,7 @@ class Proxy:
                 prompt_tokens=None if kept is None else max(1, kept // body.size.prompts),
                 cache_salt=runtime.cache_salts.of(tenant),
             )
-            return await self._dispatch(request, ticket, body, sent, stream)
+            return await self._dispatch(request, ticket, body, write, stream)
 
     async def _serve_parts(
         self,
@@ -235,13 +239,21 @@ class Proxy:
         )
 
     async def _dispatch(
-        self, request: BaseRequest, ticket: Ticket, body: Body, sent: bytes, stream: bool
+        self,
+        request: BaseRequest,
+        ticket: Ticket,
+        body: Body,
+        write: Callable[..., bytes],
+        stream: bool,
     ) -> Answer:
         while True:
+            sent = write(ask_usage=self._runtime.engine_tells_usage)
             try:
                 return await self._relay(request, ticket, body, sent, stream)
             except EngineCut:
                 pass  # preempted before its client saw anything: once more, when its turn comes
+            except UsageNotTold:
+                self._runtime.engine_tells_usage = False  # once more, and counted as it streams
 
     async def _relay(
         self, request: BaseRequest, ticket: Ticket, body: Body, sent: bytes, stream: bool
@@ -249,7 +261,10 @@ class Proxy:
         exchange = await send(self._runtime, ticket, body.endpoint.path, sent, opaque=not stream)
         try:
             if exchange.status != 200:
-                raise await upstream_error(exchange)
+                error = await upstream_error(exchange)
+                if stream and not body.wants_usage and self._runtime.engine_tells_usage:
+                    require_usage_known(error)
+                raise error
             if body.stream:
                 answer: Answer = await relay_stream(
                     request,

@@ -57,6 +57,8 @@ class Runtime:
             silence_seconds=settings.engine_silence_seconds,
         )
         self.estimator = Estimator()
+        self.engine_tells_usage = True
+        """In a stream, where it is asked to; False: it was asked and refused."""
         self.token_counter = TokenCounter(settings.tokenizer) if settings.tokenizer else None
         self.side_lane = SideLane()
         self.in_force: InForce | None = None
