@@ -84,8 +84,12 @@ class Admission:
 
     def enter(self, request: PlanRequest) -> Veto | None:
         """Let it in and take what it needs, with victims if it may have them; or why not."""
-        policy, quota = self._policy, self.quota
+        policy = self._policy
         tier = policy.tiers[request.tier]
+        seats_short = int(self._seats_for(request.tier) <= 0)
+        if seats_short and not self._may_take_seat(request.tier):
+            return Veto.NO_SEAT  # before the pools are counted: the usual step of a full engine
+        quota = self.quota
         new = whole_blocks(request, policy.engine.block_size)
         new = max(new - request.shared_hit_blocks - request.blocks, 0)
         own = quota.is_own(request)
@@ -93,7 +97,6 @@ class Admission:
             return Veto.KV_QUOTA
         short = new - self._free_for(request.tier, own)
         over_quota = quota.held[tier.pool] + new - quota.limit(tier.pool) if own else 0
-        seats_short = int(self._seats_for(request.tier) <= 0)
         if short > 0 or over_quota > 0 or seats_short:
             veto = self._make_way(request, own, short, over_quota, seats_short)
             if veto is not None:
@@ -115,13 +118,13 @@ class Admission:
         blocks = max(short, over_quota, 0)
         if blocks and not own:
             return Veto.KV_FULL
-        tier = self._policy.tiers[request.tier]
-        may_take_seat = tier.protected or self._seats_held[request.tier] < tier.reserved_seats
-        if seats_short and not may_take_seat:
-            return Veto.NO_SEAT
         if self.make_room(request, Need(blocks, seats_short), other_pools=over_quota < blocks):
             return None
         return Veto.KV_FULL if blocks else Veto.NO_SEAT
+
+    def _may_take_seat(self, index: int) -> bool:
+        tier = self._policy.tiers[index]
+        return tier.protected or self._seats_held[index] < tier.reserved_seats
 
     def commit(self, request: PlanRequest, blocks: int) -> None:
         """A running prompt takes blocks that it was promised."""

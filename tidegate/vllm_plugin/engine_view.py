@@ -38,8 +38,12 @@ class EngineView:
         self.owners = BlockOwners(self._pool.num_gpu_blocks, self._pool.metrics_collector)
         self._pool.metrics_collector = self.owners
         self._seats: list[VllmRequest] = []
-        self._seated: list[tuple[VllmRequest, PlanRequest, Sequence[VllmBlock]]] = []
-        """Those of them in a tier, with their block tables, which vLLM extends in place."""
+        self._seated: list[tuple[VllmRequest, PlanRequest, list[int], Sequence[VllmBlock]]] = []
+        """Those of them in a tier, with their tokens and block tables, which vLLM extends in
+        place."""
+        self._drafts = scheduler.num_spec_tokens > 0
+        self.seats_changed = True
+        """Whether anybody came or went since the last look."""
         self._planned: list[PlanRequest] = []
         self._shared: tuple[tuple[str, int], ...] = ()
         self._duplicates: list[int] = []
@@ -81,27 +85,35 @@ class EngineView:
         """Counters of those that run, up to date."""
         if self._scheduler.running != self._seats:  # by identity: requests have no equals
             self._take_seats()
-        for request, one, blocks in self._seated:
-            tokens = len(request._all_token_ids)
+        for request, one, tokens, blocks in self._seated:
+            size = len(tokens)
             one.computed_tokens = request.num_computed_tokens
-            one.output_tokens = tokens - one.prompt_tokens
-            one.total_tokens = tokens + request.num_output_placeholders
-            one.decode_tokens = 1 + len(request.spec_token_ids)
+            one.output_tokens = size - one.prompt_tokens
+            one.total_tokens = size + request.num_output_placeholders
             one.blocks = len(blocks)
             if one.shared_blocks or (blocks and blocks[0].ref_cnt > 1):
                 one.shared_blocks = _shared_from(blocks, one.shared_blocks)
+        if self._drafts:
+            for request, one, _, _ in self._seated:
+                one.decode_tokens = 1 + len(request.spec_token_ids)
         return self._planned
 
     def _take_seats(self) -> None:
         entries = self._roster.entries
         tables = self._groups[0].req_to_blocks if self._groups else {}
+        self.seats_changed = True
         self._seats = list(self._scheduler.running)
         self._seated = [
-            (request, entries[request.request_id].one, tables.get(request.request_id, []))
+            (
+                request,
+                entries[request.request_id].one,
+                request._all_token_ids,
+                tables.get(request.request_id, []),
+            )
             for request in self._seats
             if request.request_id in entries
         ]
-        self._planned = [one for _, one, _ in self._seated]
+        self._planned = [one for _, one, _, _ in self._seated]
 
     def _ready(self, lane: Sequence[PlanRequest]) -> Iterator[PlanRequest]:
         """Those of a lane that vLLM would let in: nothing of theirs is in flight."""

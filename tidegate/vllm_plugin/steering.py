@@ -84,7 +84,6 @@ class Steering:
         self.clipped: Mapping[str, int] = {}
         """Most tokens in this step, by request; who is not named is not clipped."""
         self._entering: set[str] = set()
-        self._running: list[str] = []
         self._idle_since: float | None = None
         self._is_stale = True
         self._state: StepState | None = None
@@ -103,7 +102,6 @@ class Steering:
             self.roster.rebuild(self.terms, self._scheduler)
             self.view.forget()
             self._is_stale = False
-            self._running = []
         if self.terms is None or self._planner is None or not self._is_steered(now):
             self.counters.stock_steps += 1
             return
@@ -211,12 +209,10 @@ class Steering:
             self.counters.preempted += 1
 
     def _order_running(self) -> None:
-        """Only after somebody came or went."""
-        running = self._scheduler.running
-        names = [request.request_id for request in running]
-        if names != self._running:
-            running.sort(key=self._rank)
-            self._running = [request.request_id for request in running]
+        """Only after somebody came or went; who is preempted leaves the others in order."""
+        if self.view.seats_changed:
+            self._scheduler.running.sort(key=self._rank)
+            self.view.seats_changed = False
 
     def _rank(self, request: VllmRequest) -> tuple[int, int]:
         entry = self.roster.entries.get(request.request_id)

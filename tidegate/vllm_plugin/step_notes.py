@@ -73,6 +73,8 @@ class StepNotes:
         self._tell = tell
         self._clock = clock
         self._named: dict[str, _Named] = {}
+        self._sequences: dict[str, int] = {}
+        """The same, for the many that only decode."""
         self._preemptions: list[Note] = []
         self._in_flight: deque[_InFlight] = deque()
         self._steps = 0
@@ -85,10 +87,12 @@ class StepNotes:
         tags = read_tags(params.extra_args) if params is not None else None
         if tags is not None and tags.sequence is not None:
             self._named[request.request_id] = _Named(tags.sequence, tags.tier)
+            self._sequences[request.request_id] = tags.sequence
 
     def ended(self, request: VllmRequest) -> None:
         """It is gone."""
         self._named.pop(request.request_id, None)
+        self._sequences.pop(request.request_id, None)
 
     def preempted(self, name: str, computed_tokens: int, plan: StepPlan | None) -> None:
         """Of the step that comes or is under way; it had computed so much."""
@@ -148,7 +152,8 @@ class StepNotes:
             self._tell(self._in_flight.popleft().note)
 
     def _note_work(self, note: Note, output: VllmSchedulerOutput) -> None:
-        named, drafted = self._named, output.scheduled_spec_decode_tokens
+        named, sequences = self._named, self._sequences
+        drafted = output.scheduled_spec_decode_tokens
         entering = {new.req_id for new in output.scheduled_new_reqs}
         entering |= output.scheduled_cached_reqs.resumed_req_ids
         decodes: list[int] = []
@@ -156,11 +161,12 @@ class StepNotes:
         prefills: list[Note] = []
         untagged = 0
         for name, tokens in output.num_scheduled_tokens.items():
+            if tokens == 1 and name in sequences and name not in entering:
+                decodes.append(sequences[name])
+                continue
             one = named.get(name)
             if one is None:
                 untagged += tokens
-            elif tokens == 1 and name not in entering:
-                decodes.append(one.sequence)
             elif name in drafted:
                 decode_tokens += [1] * (len(decodes) - len(decode_tokens))
                 decodes.append(one.sequence)

@@ -30,7 +30,8 @@ class VllmRequest:
     num_prompt_tokens: int
     num_tokens: int
     _all_token_ids: list[int]
-    """Their number is ``num_tokens``, which is asked for often enough to go without the call."""
+    """Their number is ``num_tokens``, which is asked for often enough to go without the call. One
+    list for the request's life."""
     num_computed_tokens: int
     num_output_placeholders: int
     """Tokens of steps in flight (async scheduling)."""
@@ -185,6 +186,7 @@ class VllmScheduler:
     max_num_running_reqs: int
     max_num_active_reqs: int
     max_num_scheduled_tokens: int
+    num_spec_tokens: int
     requires_kv_delivery: bool
     deferred_frees: Iterable[tuple[int, Sequence[VllmBlock]]]
     kv_cache_manager: VllmKvCacheManager
