@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tidegate.scheduling.contracts import (
     USAGE_RECORD_VERSION,
@@ -17,7 +18,7 @@ from tidegate.scheduling.contracts import (
     UsageRecord,
 )
 from tidegate.scheduling.outcomes import HTTP_ERRORS, Outcome
-from tidegate.scheduling.request import Request
+from tidegate.scheduling.request import Forecast, Request
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.trace_context import TraceContext
@@ -77,13 +78,13 @@ class Passage:
     def record(self, outcome: str, pool: str, tier: str, now: float, wall: float) -> UsageRecord:
         """What it was billed and how it went, by now; ``now`` and ``wall``: the loop's clock and
         the wall clock."""
-        requests = [ticket.request for ticket in self.tickets]
-        asked = self.request
-        refusal = None if asked is None or self.tickets else asked.refusal
-        forecast = requests[0].forecast if len(requests) == 1 else None
+        asked, error, tickets = self.request, self.error, self.tickets
+        served = _served(tickets[0]) if len(tickets) == 1 else _served_in_parts(tickets)
+        refusal = None if asked is None or tickets else asked.refusal
+        forecast, skew = served.forecast, None
         est_finish = None if forecast is None else forecast.est_finish
-        skew = None if forecast is None else forecast.skew
-        billed, output, cached, reported = _tokens(self.tickets)
+        if forecast is not None:
+            skew = forecast.skew
         return UsageRecord(
             version=USAGE_RECORD_VERSION,
             kind=RecordKind.USAGE,
@@ -94,58 +95,83 @@ class Passage:
             pool=pool,
             tenant=self.tenant,
             tier=tier,
-            endpoint="" if self.endpoint is None else self.endpoint.value,
-            model="" if asked is None or asked.model is None else asked.model,
+            endpoint="" if self.endpoint is None else self.endpoint,
+            model="" if asked is None else asked.model or "",
             stream=self.stream,
             sequences=1 if asked is None else asked.sequences,
-            prompt_tokens=max(billed - output, 0),
-            cached_tokens=cached,
-            output_tokens=output,
-            tokens_reported=reported,
-            engine_ms=_sum([request.engine_ms for request in requests]),
+            prompt_tokens=max(served.billed_tokens - served.output_tokens, 0),
+            cached_tokens=served.cached_tokens,
+            output_tokens=served.output_tokens,
+            tokens_reported=served.reported,
+            engine_ms=served.engine_ms,
             estimated_prompt_tokens=0 if asked is None else asked.prompt_tokens,
             max_output_tokens=0 if asked is None else asked.max_output_tokens,
-            queued_seconds=_since(self.arrival, [request.dispatched for request in requests]),
-            ttft_seconds=_since(self.arrival, [ticket.first_token_at for ticket in self.tickets]),
+            queued_seconds=_since(self.arrival, served.dispatched),
+            ttft_seconds=_since(self.arrival, served.first_token),
             limit=None if refusal is None else refusal.limit,
-            retry_after_seconds=_seconds(self.error),
+            retry_after_seconds=None if error is None else _retry_after(error),
             est_finish_at=None if est_finish is None else wall + est_finish - now,
             vft_skew=None if skew is None else skew.ratio,
-            vft_skew_cause=None if skew is None or skew.cause is None else skew.cause.value,
+            vft_skew_cause=None if skew is None else skew.cause,
         )
 
 
-def _tokens(tickets: Sequence[Ticket]) -> tuple[int, int, int | None, bool]:
-    """Billed in all, of that output, cached of the prompts, and whether the engine counted."""
-    billed = sum([ticket.request.billed_tokens for ticket in tickets])
-    served = [ticket for ticket in tickets if ticket.request.billed_tokens]
-    output, reported = 0, bool(served)
-    cached: list[float | None] = []
-    for ticket in served:
-        usage = ticket.usage
-        if usage is None:
-            reported = False
-            output += min(ticket.output_tokens, ticket.request.billed_tokens)
-        else:
-            output += usage.output_tokens
-            cached.append(usage.cached_tokens)
-    known = _sum(cached)
-    return billed, output, None if known is None else int(known), reported
+class _Served(NamedTuple):
+    """What the pod stage knows of a request, or of a part of one."""
+
+    billed_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int | None = None
+    reported: bool = False
+    engine_ms: float | None = None
+    dispatched: float | None = None
+    first_token: float | None = None
+    forecast: Forecast | None = None
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _served(ticket: Ticket) -> _Served:
+    request, usage = ticket.request, ticket.usage
+    billed = request.billed_tokens
+    if not billed or usage is None:
+        output, cached = min(ticket.output_tokens, billed), None
+    else:
+        output, cached = usage.output_tokens, usage.cached_tokens
+    return _Served(
+        billed,
+        output,
+        cached,
+        billed > 0 and usage is not None,
+        request.engine_ms,
+        request.dispatched,
+        ticket.first_token_at,
+        request.forecast,
+    )
 
 
-def _since(arrival: float, times: Sequence[float | None]) -> float | None:
-    known = [time for time in times if time is not None]
-    return max(min(known) - arrival, 0.0) if known else None
+def _served_in_parts(tickets: Sequence[Ticket]) -> _Served:
+    """All parts together; of none, nothing. What was expected of a part is not told."""
+    parts = [_served(ticket) for ticket in tickets]
+    begun = [part for part in parts if part.billed_tokens]
+    cached = [part.cached_tokens for part in parts if part.cached_tokens is not None]
+    engine_ms = [part.engine_ms for part in parts if part.engine_ms is not None]
+    return _Served(
+        sum(part.billed_tokens for part in parts),
+        sum(part.output_tokens for part in parts),
+        sum(cached) if cached else None,
+        bool(begun) and all(part.reported for part in begun),
+        sum(engine_ms) if engine_ms else None,
+        min((part.dispatched for part in parts if part.dispatched is not None), default=None),
+        min((part.first_token for part in parts if part.first_token is not None), default=None),
+    )
 
 
-def _seconds(error: ApiError | None) -> int | None:
+def _since(arrival: float, time: float | None) -> float | None:
+    return None if time is None else max(time - arrival, 0.0)
+
+
+def _retry_after(error: ApiError) -> int | None:
     """The Retry-After told, where it was our own or a number."""
-    if error is None or error.retry_after is None or not HTTP_ERRORS[error.outcome].retryable:
+    if error.retry_after is None or not HTTP_ERRORS[error.outcome].retryable:
         return None
     try:
         return max(int(error.retry_after), 0)

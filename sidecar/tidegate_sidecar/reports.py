@@ -70,7 +70,7 @@ class Reports:
         if outcome is None:
             return  # it asked for nothing
         now, wall = self._loop.time(), time.time()
-        record = self._record(passage, outcome.value, now, wall)
+        record = self._record(passage, outcome, now, wall)
         self.recent.ended(
             Ended(record, passage.arrival, passage.waited_until(now)), bool(record.tier)
         )

