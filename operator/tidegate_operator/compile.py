@@ -37,7 +37,7 @@ from tidegate.scheduling.contracts import (
 )
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import ServingPool
-from tidegate_operator.engine_args import engine_limits
+from tidegate_operator.engine_args import engine_limits, media_domains
 from tidegate_operator.findings import Fault, Finding, verdicts
 from tidegate_operator.judge import Judgement, TenantVerdict
 from tidegate_operator.kv_policy import kv_pools, prefill_limits
@@ -107,6 +107,7 @@ def compile_pool(
             pool.spec.model.name,
             pool.spec.model.task or Task.GENERATE,
             pool.spec.model.max_model_len,
+            media_domains(pool.spec.engine.args or ()),
         ),
         tiers=tiers,
         tenants=tenants,

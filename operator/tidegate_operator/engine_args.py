@@ -15,6 +15,7 @@ MAX_NUM_SEQS = "--max-num-seqs"
 MAX_NUM_BATCHED_TOKENS = "--max-num-batched-tokens"
 DEFAULT_STEP = {MAX_NUM_SEQS: 256, MAX_NUM_BATCHED_TOKENS: 8192}
 """What vLLM 0.32 itself takes for serving a dense model on an H100, sequences rounded down."""
+ALLOWED_MEDIA_DOMAINS = "--allowed-media-domains"
 ASYNC_SCHEDULING = "--async-scheduling"
 SPECULATIVE_CONFIG = "--speculative-config"
 _NOT_ASYNC_METHODS = ("ngram", "medusa", "mlp_speculator", "suffix", "custom_class")
@@ -40,6 +41,21 @@ def engine_limits(arguments: Sequence[str], task: Task | None) -> EngineLimits:
         max_num_seqs=flag_integer(completed, MAX_NUM_SEQS),
         max_num_batched_tokens=flag_integer(completed, MAX_NUM_BATCHED_TOKENS),
     )
+
+
+def media_domains(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Hosts from which the engine may fetch media; the last flag's, as in vLLM."""
+    hosts: list[str] = []
+    listing = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") == ALLOWED_MEDIA_DOMAINS:
+            hosts, listing = [value] if equals else [], not equals
+        elif argument.startswith("-"):
+            listing = False
+        elif listing:
+            hosts.append(argument)
+    return tuple(dict.fromkeys([host.lower() for host in hosts if host]))
 
 
 def flag_integer(arguments: Sequence[str], flag: str) -> int | None:

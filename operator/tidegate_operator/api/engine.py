@@ -200,7 +200,8 @@ class EngineSpec(ApiModel):
         "Further arguments of `vllm serve`, such as --max-num-seqs=64. Flags that other fields "
         "stand for are refused, also abbreviated. A pool that generates is given "
         "--max-num-seqs=256 and --max-num-batched-tokens=8192 where they do not stand here, so "
-        "that the scheduler knows them.",
+        "that the scheduler knows them. Images come as data: URLs; from the hosts that "
+        "--allowed-media-domains lists they are fetched, without redirects.",
         unset="only those two",
         cel=[
             rule(

@@ -12,7 +12,7 @@ from tidegate_operator.api.engine import EngineSpec, EnvVar
 from tidegate_operator.api.engine_groups import VLLM_METHODS, Draft
 from tidegate_operator.api.model import AccessMode, ModelSpec, Retention
 from tidegate_operator.api.serving_pool import ServingPool
-from tidegate_operator.engine_args import complete
+from tidegate_operator.engine_args import complete, media_domains
 from tidegate_operator.engine_groups import Group
 from tidegate_operator.names import ADMIN_PORT
 from tidegate_operator.render.plugin import (
@@ -201,6 +201,9 @@ def _environment(model: ModelSpec, engine: EngineSpec) -> list[Json]:
         ours.append(
             {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
         )
+    if media_domains(engine.args or ()):
+        # A host that is listed must not lead to one that is not.
+        ours.append({"name": "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "value": "0"})
     given = [_variable(variable) for variable in engine.env or ()]
     names = {variable["name"] for variable in given}
     return [variable for variable in ours if variable["name"] not in names] + given

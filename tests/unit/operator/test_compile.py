@@ -118,7 +118,13 @@ def test_tiers_and_tenants_become_rows() -> None:
             ],
             [tenant("a"), tenant("b", "t1", weight=7, stop="Hold")],
         ),
-        pool(engine={"image": "i", "args": ["--max_num_seqs", "32"]}, schedulingMode=None),
+        pool(
+            engine={
+                "image": "i",
+                "args": ["--max_num_seqs", "32", "--allowed-media-domains", "a.example"],
+            },
+            schedulingMode=None,
+        ),
     )
     assert done.policy is not None
     assert [t.name for t in done.policy.tiers] == ["t0", "t1"]
@@ -130,6 +136,7 @@ def test_tiers_and_tenants_become_rows() -> None:
     assert rows(done)["acme/b"] == isolated("acme/b", "t1", 7, Stop.HOLD)
     assert keys(done)[digest("demo-acme-a")] == "acme/a"
     assert done.policy.engine.max_num_seqs == 32
+    assert done.policy.model.media_domains == ("a.example",)
     assert done.policy.scheduling_mode is SchedulingMode.TIDEGATE
     assert done.policy.generation == 1000
     assert finding(done, "Accepted")[0] == "True"

@@ -1,7 +1,12 @@
 """The two flags that scheduler and engine must agree on."""
 
 import pytest
-from tidegate_operator.engine_args import async_scheduling, complete, engine_limits
+from tidegate_operator.engine_args import (
+    async_scheduling,
+    complete,
+    engine_limits,
+    media_domains,
+)
 
 from tidegate.scheduling.contracts import EngineLimits, Task
 
@@ -55,3 +60,22 @@ def test_the_plug_ins_class_follows_how_vllm_schedules(
     arguments: list[str], expected: tuple[bool, bool]
 ) -> None:
     assert async_scheduling(arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hosts"),
+    [
+        ([], ()),
+        (
+            ["--allowed-media-domains", "a.example", "B.example", "--seed", "1"],
+            ("a.example", "b.example"),
+        ),
+        (["--allowed_media_domains=a.example", "b.example"], ("a.example",)),
+        (["--allowed-media-domains", "a", "--seed=1", "--allowed-media-domains", "b", "b"], ("b",)),
+        (["--allowed-media-domains"], ()),
+    ],
+)
+def test_media_hosts_are_those_of_the_engines_flag(
+    arguments: list[str], hosts: tuple[str, ...]
+) -> None:
+    assert media_domains(arguments) == hosts

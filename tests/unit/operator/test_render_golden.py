@@ -32,7 +32,11 @@ POOLS = {
             "image": "vllm/vllm-openai:v0.32.0",
             "parallelism": {"tensor": 2},
             "resources": GPU,
-            "args": ["--max-num-seqs=64", "--note=$(POD_IP)"],
+            "args": [
+                "--max-num-seqs=64",
+                "--note=$(POD_IP)",
+                "--allowed-media-domains=a.example",
+            ],
             "env": [
                 {"name": "HF_HUB_OFFLINE", "value": "1"},
                 {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},

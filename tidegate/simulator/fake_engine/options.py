@@ -30,7 +30,8 @@ IGNORED_WITH_VALUE = (
     "--optimization-level", "--otlp-traces-endpoint", "--override-generation-config",
     "--performance-mode", "--pipeline-parallel-size", "--pooler-config",
     "--prefix-caching-hash-algo", "--quantization", "--reasoning-parser", "--revision",
-    "--root-path", "--scheduler-cls", "--seed", "--tensor-parallel-size", "--tokenizer",
+    "--root-path", "--scheduler-cls", "--seed", "--speculative-config", "--tensor-parallel-size",
+    "--tokenizer",
     "--tokenizer-mode", "--tokenizer-revision", "--tool-call-parser", "--uvicorn-log-level",
 )  # fmt: skip
 IGNORED_SWITCHES = (
@@ -92,6 +93,7 @@ def _add_vllm_flags(parser: argparse.ArgumentParser) -> None:
     for flag in IGNORED_WITH_VALUE:
         names = [flag, _SHORT_NAMES[flag]] if flag in _SHORT_NAMES else [flag]
         ignored.add_argument(*names, help=argparse.SUPPRESS)
+    ignored.add_argument("--allowed-media-domains", nargs="+", help=argparse.SUPPRESS)
     for flag in IGNORED_SWITCHES:
         ignored.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
 
