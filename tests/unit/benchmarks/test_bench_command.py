@@ -15,6 +15,7 @@ NAMES = [
     "prefill",
     "proxy",
     "response",
+    "salt",
     "scheduler",
 ]
 
