@@ -57,7 +57,7 @@ RIVAL_SHARE = 0.4
 """Of that time, for systems that no aim is about."""
 HALF_SHARE = 1.7
 """Of it at half load, where T0's requests come half as often."""
-SENSITIVITY_SECONDS = 800.0
+SENSITIVITY_SECONDS = 600.0
 """Of that time, where each constant is varied; one seed."""
 WARMUP_SECONDS = 200.0
 T3_RESERVED = 0.10
