@@ -1,0 +1,189 @@
+"""One real engine that runs what it is told, in vLLM's environment; for ``scripts/bench engine``.
+
+``PYTHON benchmarks/engine_worker.py MODEL JSON``, with the repository's root on PYTHONPATH. JSON:
+arguments of the engine. Each line of standard input is a run: a list of requests, for how long, and
+``front``, a policy or null: with one, the sidecar's own scheduler and gates stand before the
+engine, as the sidecar has them, without HTTP. Each run is answered with one line that begins with
+``@``: when each request had its first token, tokens generated, preemptions.
+
+Time is the processor time of this process's one thread, which stands still while something else has
+the core: arrivals are due on it, first tokens are noted on it. An idle engine skips to the next
+arrival. So a run says what this engine does with these arrivals, whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+from engine_front import Front
+from vllm import EngineArgs, LLMEngine, SamplingParams
+
+VOCABULARY = range(8, 500)
+
+
+class Clock:
+    """Processor seconds of this thread, and what was skipped while idle."""
+
+    def __init__(self) -> None:
+        self._skipped = -time.thread_time()
+
+    def now(self) -> float:
+        return time.thread_time() + self._skipped
+
+    def skip_to(self, moment: float) -> None:
+        self._skipped += max(moment - self.now(), 0.0)
+
+
+@dataclass(slots=True)
+class Sent:
+    """A request of a run: its tier and sizes, when it is due and what became of it."""
+
+    name: str
+    tier: str
+    at: float
+    prompt_tokens: int
+    output_tokens: int
+    shared_tokens: int = 0
+    first_token: float | None = None
+    ended: float | None = None
+    seen: int = 0
+
+
+class Worker:
+    """One engine."""
+
+    def __init__(self, model: str, arguments: dict[str, Any]) -> None:
+        self._priorities: dict[str, int] = arguments.pop("priorities", {})
+        self.engine = LLMEngine.from_engine_args(EngineArgs(model=model, **arguments))
+        self._runs = 0
+        self._preemptions = self._lost_tokens = self._scheduled_tokens = 0
+        self._watch()
+
+    @property
+    def _scheduler(self) -> Any:
+        return self.engine.engine_core.engine_core.scheduler
+
+    def _watch(self) -> None:
+        preempt, schedule = self._scheduler._preempt_request, self._scheduler.schedule
+
+        def preempted(request: Any, *arguments: Any, **named: Any) -> None:
+            self._preemptions += 1
+            self._lost_tokens += request.num_computed_tokens
+            preempt(request, *arguments, **named)
+
+        def scheduled(*arguments: Any) -> Any:
+            output = schedule(*arguments)
+            self._scheduled_tokens += output.total_num_scheduled_tokens
+            return output
+
+        self._scheduler._preempt_request = preempted
+        self._scheduler.schedule = scheduled
+
+    def run(
+        self, planned: list[Sent], seconds: float, policy: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Serve these for so long, then abort what is left."""
+        self._runs += 1
+        prompts = {one.name: _prompt(one) for one in planned}
+        clock = Clock()
+        front = Front(policy) if policy else None
+        due, live = sorted(planned, key=lambda one: -one.at), {}
+        self._preemptions = self._lost_tokens = self._scheduled_tokens = 0
+        generated = steps = 0
+        while (now := clock.now()) < seconds and (due or live):
+            while due and due[-1].at <= now:
+                one = due.pop()
+                live[f"{one.name}.{self._runs}"] = one
+                if front is None:
+                    self._add(f"{one.name}.{self._runs}", one, prompts[one.name], steps)
+                else:
+                    front.submit(f"{one.name}.{self._runs}", one, now)
+            if front is not None:
+                for name, number, expected in front.dispatch(now):
+                    self._add(name, live[name], prompts[live[name].name], number, expected)
+            if not self.engine.has_unfinished_requests():
+                clock.skip_to(due[-1].at if due else seconds)
+                continue
+            generated += self._step(clock, live, front)
+            steps += 1
+        told = {
+            "seconds": clock.now(),
+            "generated": generated,
+            "preemptions": self._preemptions,
+            "lost_tokens": self._lost_tokens,
+            "scheduled_tokens": self._scheduled_tokens,
+            "first_token": {one.name: one.first_token for one in planned},
+            "ended": sum(one.ended is not None for one in planned),
+            "failures": self._failures(),
+        }
+        self.engine.abort_request(list(live))
+        while self.engine.has_unfinished_requests():
+            self.engine.step()
+        return told
+
+    def _step(self, clock: Clock, live: dict[str, Sent], front: Front | None) -> int:
+        began = clock.now()
+        outputs = self.engine.step()
+        now, tokens = clock.now(), 0
+        if front is not None:
+            front.stepped(now - began, now)
+        for output in outputs:
+            one = live[output.request_id]
+            count = len(output.outputs[0].token_ids)
+            tokens += count - one.seen
+            if one.first_token is None and count:
+                one.first_token = now
+            if front is not None:
+                front.progressed(output.request_id, count - one.seen, now)
+            one.seen = count
+            if output.finished:
+                one.ended = now
+                del live[output.request_id]
+                if front is not None:
+                    front.ended(output.request_id, one.prompt_tokens, count, now)
+        return tokens
+
+    def _add(self, name: str, one: Sent, prompt: list[int], number: int, expected: int = 0) -> None:
+        tags = {
+            "tidegate_tier": one.tier, "tidegate_tenant": one.tier, "tidegate_sequence": number,
+            "tidegate_expected_tokens": expected,
+        }  # fmt: skip
+        params = SamplingParams(
+            temperature=0.0, max_tokens=one.output_tokens, ignore_eos=True, extra_args=tags,
+            detokenize=False,
+        )  # fmt: skip
+        priority = self._priorities.get(one.tier, 0)
+        self.engine.add_request(name, {"prompt_token_ids": prompt}, params, priority=priority)
+
+    def _failures(self) -> int:
+        steering = getattr(self._scheduler, "tidegate", None)
+        return steering.counters.failures.total() if steering is not None else 0
+
+
+def _prompt(one: Sent) -> list[int]:
+    """The same for the same name; requests of a tier share their first tokens."""
+    own = one.prompt_tokens - one.shared_tokens
+    shared = random.Random(one.tier).choices(VOCABULARY, k=one.shared_tokens)
+    return shared + random.Random(f"{one.tier} {one.name}").choices(VOCABULARY, k=own)
+
+
+def main(model: str, arguments: str) -> None:
+    """Serve runs until standard input ends."""
+    worker = Worker(model, json.loads(arguments))
+    print("@0", flush=True)
+    for line in sys.stdin:
+        told = json.loads(line)
+        planned = [Sent(**one) for one in told["requests"]]
+        print("@" + json.dumps(worker.run(planned, told["seconds"], told["front"])), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
