@@ -27,6 +27,7 @@ from tidegate_sidecar.runtime import Runtime, StaleGenerationError
 from tidegate_sidecar.status import status_of
 
 MAX_BUNDLE_BYTES = 64 << 20
+MAX_PODS = 100_000
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _OPEN = frozenset({"/healthz", "/readyz", "/drained", "/engine/startupz", "/engine/livez"})
@@ -49,6 +50,7 @@ class Admin:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/status", self._status)
         app.router.add_put("/policy", self._put_policy)
+        app.router.add_put("/pods", self._put_pods)
         app.router.add_post("/drain", self._drain)
         app.router.add_get("/drained", self._drained)
         app.router.add_get("/explain/requests/{id}", self._explain_request)
@@ -110,6 +112,18 @@ class Admin:
         except StaleGenerationError as error:
             return web.json_response({"error": str(error)}, status=409)
         return web.json_response({"generation": bundle.policy.generation, "applied": applied})
+
+    async def _put_pods(self, request: web.Request) -> web.Response:
+        """``?ready=N``: how many pods of the pool serve."""
+        try:
+            ready = int(request.query.get("ready", ""))
+        except ValueError:
+            ready = 0
+        if not 1 <= ready <= MAX_PODS:
+            error = f"ready must be a number from 1 to {MAX_PODS}"
+            return web.json_response({"error": error}, status=400)
+        self._runtime.count_pods(ready)
+        return web.json_response({"ready": ready})
 
     async def _drain(self, request: web.Request) -> web.Response:
         self._runtime.begin_drain()

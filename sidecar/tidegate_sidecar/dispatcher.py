@@ -77,13 +77,8 @@ class Dispatcher:
 
     # --- the way of a request
 
-    def submit(self, request: Request, key_sha256: str) -> Ticket:
-        """Queue it; :class:`ApiError` where it is refused at once."""
-        (ticket,) = self.submit_parts(request, key_sha256)
-        return ticket
-
-    def submit_parts(self, request: Request, key_sha256: str) -> list[Ticket]:
-        """Likewise, one that is served in parts: a ticket for each."""
+    def submit(self, request: Request, key_sha256: str) -> list[Ticket]:
+        """Queue it, with a ticket for each of its parts; :class:`ApiError`: refused at once."""
         scheduler = self.scheduler
         if scheduler is None or not self._engine_ready:
             raise ApiError(Outcome.NO_ENGINE, retry_after=NO_ENGINE_RETRY_SECONDS)

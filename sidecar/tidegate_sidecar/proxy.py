@@ -172,12 +172,13 @@ class Proxy:
             scheduled = self._scheduled(request, stage, identity, body, bound.tokens)
         if (parts := parts_of(runtime, in_force, body, scheduled)) is not None:
             salt = runtime.cache_salts.of(tenant)
-            return await self._serve_parts(stage, identity, body, parts, scheduled, salt)
+            stage.request = scheduled
+            await self._submit(request, stage, in_force, identity, scheduled)
+            return await self._serve_parts(stage, body, parts, salt)
         joins = runtime.engine_tells_usage and bound.tokens >= JOIN_MIN_OUTPUT_TOKENS
         stream = body.stream or (joins and joinable(body))
         stage.request, stage.stream = scheduled, body.stream
-        ticket = runtime.dispatcher.submit(scheduled, identity.key_sha256)
-        stage.tickets.append(ticket)
+        (ticket,) = await self._submit(request, stage, in_force, identity, scheduled)
         ticket.trace = stage.trace
         ticket.role_event = endpoint is CHAT
         with ticket:
@@ -193,18 +194,35 @@ class Proxy:
             )
             return await self._dispatch(request, ticket, body, write, stream)
 
+    async def _submit(
+        self,
+        request: BaseRequest,
+        stage: Passage,
+        in_force: InForce,
+        identity: Identity,
+        scheduled: Request,
+    ) -> list[Ticket]:
+        """Queue it, after the pods' common counts have let it pass."""
+        runtime = self._runtime
+        await runtime.shared_state.reserve(scheduled)
+        try:
+            if runtime.in_force is not in_force:  # its key may have been revoked meanwhile
+                self._identify(request, stage)
+            tickets = runtime.dispatcher.submit(scheduled, identity.key_sha256)
+        except ApiError:
+            runtime.shared_state.give_back(scheduled)
+            raise
+        stage.tickets += tickets
+        return tickets
+
     async def _serve_parts(
         self,
         stage: Passage,
-        identity: Identity,
         body: Body,
         parts: Parts,
-        scheduled: Request,
         cache_salt: bytes | None,
     ) -> Answer:
-        stage.request = scheduled
-        tickets = self._runtime.dispatcher.submit_parts(scheduled, identity.key_sha256)
-        stage.tickets += tickets
+        tickets = stage.tickets
         for ticket in tickets:
             ticket.trace = stage.trace
         answer = await serve_in_parts(self._runtime, tickets, body, parts, cache_salt)

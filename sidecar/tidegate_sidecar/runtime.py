@@ -22,6 +22,7 @@ from tidegate_sidecar.models_route import max_model_len
 from tidegate_sidecar.reports import Reports
 from tidegate_sidecar.service_gap import ServiceGap
 from tidegate_sidecar.settings import Settings
+from tidegate_sidecar.shared_state.host import SharedStateHost
 from tidegate_sidecar.side_lane import SideLane
 from tidegate_sidecar.tally import Tally
 from tidegate_sidecar.token_counter import TokenCounter
@@ -45,6 +46,11 @@ class Runtime:
         self.dispatcher = Dispatcher(self.tally, loop, plugin=folder is not None)
         steps = self.dispatcher.plugin_steps
         self.plugin = EnginePlugin(folder, steps, loop) if folder and steps else None
+        self.shared_state = SharedStateHost(
+            self.dispatcher, settings.shared_state_deadline_ms / 1000
+        )
+        self.pods = 1
+        """Ready pods of the pool, this one included, as far as it was told."""
         self.service_gap = ServiceGap(self.dispatcher.backlogged)
         self.cache_salts = CacheSalts(settings.cache_salt_key_file)
         self.reports = Reports(settings, self.dispatcher.recent, loop)
@@ -89,6 +95,12 @@ class Runtime:
         self.dispatcher.draining = True
         self.drain_begun.set()
 
+    def count_pods(self, ready: int) -> None:
+        """So many share the limits of those that each count for themselves."""
+        self.pods = max(ready, 1)
+        if (scheduler := self.dispatcher.scheduler) is not None:
+            scheduler.limits.limiter.pods = self.pods
+
     def apply(self, bundle: Bundle) -> bool:
         """Put a bundle in force, whole, at once; False: it was in force already.
 
@@ -113,6 +125,8 @@ class Runtime:
             if bundle.policy.pool != current.policy.pool:
                 raise ContractError(f"policy.pool: {current.policy.pool!r} is served here")
         self.dispatcher.apply_policy(bundle.policy, bundle.keys.keys)
+        self.shared_state.apply_policy(bundle.policy)
+        self.count_pods(self.pods)
         self.in_force = InForce(bundle, current.model if current is not None else None)
         self.reports.apply_policy(self.in_force)
         self.cache_salts.forget()

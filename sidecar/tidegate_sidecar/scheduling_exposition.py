@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from tidegate.scheduling.contracts import OnExceed, PreemptionCause
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.runtime import Runtime
+from tidegate_sidecar.shared_state.exposition import shared_state_metrics
 from tidegate_sidecar.tally import SKEW_BOUNDS, Tally
 
 OTHER = "other"
@@ -42,6 +43,7 @@ def scheduling_metrics(runtime: Runtime, tenant_labels: Mapping[str, str]) -> It
     yield from _shadow(runtime)
     if runtime.plugin is None:
         yield from _places(runtime)
+    yield from shared_state_metrics(runtime.shared_state)
     store = runtime.dispatcher.limit_store
     yield CounterMetricFamily(
         "tidegate_limit_state_failures",

@@ -123,6 +123,7 @@ class Sidecar:
             await store.save()
         if self.runtime.plugin is not None:
             self.runtime.plugin.close()
+        await self.runtime.shared_state.close()
         self.runtime.dispatcher.close()
         if self.runtime.token_counter is not None:
             self.runtime.token_counter.close()

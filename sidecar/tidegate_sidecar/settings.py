@@ -73,6 +73,11 @@ class Settings:
         "Between two looks at the engine's health and metrics.", 0.5
     )
     policy_poll_seconds: float = _setting("Between two looks at the policy files.", 0.5)
+    shared_state_deadline_ms: float = _setting(
+        "Until what a request asks the server that pods count in is sent, and from then until it "
+        "is answered; beyond it the sidecar counts for itself.",
+        10.0,
+    )
     drain_seconds: float = _setting(
         "From SIGTERM on, queued requests are still served for so long, then refused with 503.",
         30.0,
@@ -118,7 +123,12 @@ class Settings:
         for name in ("port", "admin_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise SettingsError(f"{name}: must be between 0 and 65535")
-        for name in ("max_body_bytes", "engine_poll_seconds", "policy_poll_seconds"):
+        for name in (
+            "max_body_bytes",
+            "engine_poll_seconds",
+            "policy_poll_seconds",
+            "shared_state_deadline_ms",
+        ):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name}: must be above 0")
         if self.grace_in_force_seconds < self.drain_seconds:

@@ -43,6 +43,7 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
             kv_block_tokens=figures.kv_block_tokens,
         ),
         gate=GateStatus(window=dispatcher.gate.window, not_started=dispatcher.gate.not_started),
+        shared_state=runtime.shared_state.status,
         tiers=_tiers(runtime),
         tenants=_tenants(runtime),
         kv_pools=_kv_pools(runtime),

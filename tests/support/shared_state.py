@@ -16,6 +16,7 @@ from tidegate_sidecar.tally import Tally
 
 from tidegate.scheduling.contracts import (
     POLICY_VERSION,
+    Fairness,
     LimitWindow,
     ModelPolicy,
     Policy,
@@ -43,6 +44,8 @@ class Pod:
         *limits: RateLimit,
         pods: int = 2,
         deadline_seconds: float = 5.0,
+        tenants: tuple[TenantPolicy, ...] | None = None,
+        quantum: int | None = None,
         **shared: Any,
     ) -> None:
         """``deadline_seconds``: longer than in production where the machine may stand still."""
@@ -50,7 +53,9 @@ class Pod:
         self.dispatcher = Dispatcher(Tally(), self.loop)
         self.host = SharedStateHost(self.dispatcher, deadline_seconds)
         self.generation = 0
-        self.apply(address, limits or (MONTH, MINUTE), **shared)
+        self._tenants = tenants or (TenantPolicy(TENANT, "standard", uid=UID),)
+        self._fairness = Fairness(quantum=quantum)
+        self.apply(address, limits or (() if tenants else (MONTH, MINUTE)), **shared)
         self.scheduler.limits.limiter.pods = pods
 
     def apply(self, address: str | None, limits: tuple[RateLimit, ...], **shared: Any) -> None:
@@ -60,8 +65,8 @@ class Pod:
             generation=self.generation,
             pool="team-a/chat",
             model=ModelPolicy("m"),
-            tiers=(TierPolicy("standard", rate_limits=limits),),
-            tenants=(TenantPolicy(TENANT, "standard", uid=UID),),
+            tiers=(TierPolicy("standard", rate_limits=limits, fairness=self._fairness),),
+            tenants=self._tenants,
             shared_state=None if address is None else SharedState(address, **shared),
         )
         self.dispatcher.apply_policy(policy, ())

@@ -11,11 +11,12 @@ that one whose answer was lost is simply sent again.
 *Service* (``exchange``): pods publish what they gave each tenant while others waited, and count
 what they hear (``tidegate.scheduling.peer_service``). Nothing is kept in the server.
 
-*Away* (``store``): a request waits for the server no longer than ``store.DEADLINE_SECONDS``. Where
-there is no answer in time, an error, or no server, the pod counts for itself: from the shared
-counts as it last heard of them, with each request counted as often as there are ready pods. What
-it counted so is added to the shared counts once the server is back, and what was never answered is
-undone first: nothing is counted twice, and nothing is lost but with the server's own data.
+*Away* (``store``): a request waits for the server no longer than twice a deadline, 10 ms by default
+(``--shared-state-deadline-ms``). Where there is no answer in time, an error, or no server, the pod
+counts for itself: from the shared counts as it last heard of them, with each request counted as
+often as there are ready pods. What it counted so is added to the shared counts once the server is
+back, and what was never answered is undone first: nothing is counted twice, and nothing is lost but
+with the server's own data.
 
 In the server stand UIDs of tenants, names of limits and numbers; never a key, a prompt or an
 answer. All keys begin with ``tidegate:`` and expire by themselves. A server that evicts keys

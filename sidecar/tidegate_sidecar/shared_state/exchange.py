@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable
 
 import orjson
-from redis.exceptions import RedisError
 
 from tidegate.scheduling.contracts import FairnessUnit, Policy, SchedulingMode
 from tidegate.scheduling.peer_service import Given, PeerService
-from tidegate_sidecar.shared_state.store import Store, StoreAway
+from tidegate_sidecar.shared_state.outbox import StoreAway
+from tidegate_sidecar.shared_state.store import Store
 
 INTERVAL_SECONDS = 0.05
 """Between two messages of a pod, and two counts of what it heard."""
@@ -57,7 +57,7 @@ class ServiceExchange:
                     await self._take_part(self._channel)
                 except StoreAway:
                     pass
-                except (RedisError, OSError) as error:
+                except self._store.errors as error:
                     self._store.failed(error)
             self.leave()
 

@@ -15,8 +15,8 @@ from tidegate.scheduling.request import Request
 from tidegate_sidecar.dispatcher import Dispatcher
 from tidegate_sidecar.shared_state.exchange import ServiceExchange
 from tidegate_sidecar.shared_state.limits import SharedLimits
-from tidegate_sidecar.shared_state.outbox import Outbox
-from tidegate_sidecar.shared_state.store import DEADLINE_SECONDS, Store, StoreAway
+from tidegate_sidecar.shared_state.outbox import Outbox, StoreAway
+from tidegate_sidecar.shared_state.store import Store
 
 log = logging.getLogger("tidegate.sidecar.shared_state")
 
@@ -28,7 +28,7 @@ RESTART_SECONDS = 1.0
 class SharedStateHost:
     """Follows the policy: with a server, with another one, or with none."""
 
-    def __init__(self, dispatcher: Dispatcher, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(self, dispatcher: Dispatcher, deadline_seconds: float) -> None:
         """``deadline_seconds``: see :mod:`~tidegate_sidecar.shared_state.store`."""
         self._dispatcher = dispatcher
         self._deadline_seconds = deadline_seconds

@@ -23,8 +23,9 @@ from tidegate_sidecar.shared_state.outbox import (
     LocalReservation,
     Outbox,
     SharedReservation,
+    StoreAway,
 )
-from tidegate_sidecar.shared_state.store import Store, StoreAway
+from tidegate_sidecar.shared_state.store import Store
 
 _SLICE_SECONDS = {LimitWindow.MINUTE: 1, LimitWindow.HOUR: 60}
 

@@ -27,6 +27,10 @@ Entry = tuple[Keys, tuple[str | int, ...]]
 Send = Callable[[Sequence[Entry]], Awaitable[None]]
 
 
+class StoreAway(Exception):
+    """No answer: the caller goes on without the server."""
+
+
 class Outbox:
     """Of one pod."""
 
@@ -68,7 +72,7 @@ class Outbox:
         self._batches.clear()
 
     async def flush(self, send: Send) -> None:
-        """Send all; raises what ``send`` raises, and keeps what is not confirmed."""
+        """Send all; StoreAway as ``send`` raises it, and what is not confirmed is kept."""
         self._gather()
         for waiting in (self._states, self._batches):
             while entries := list(islice(waiting.items(), BATCH)):

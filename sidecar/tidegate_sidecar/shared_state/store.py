@@ -2,7 +2,7 @@
 
 A server is *here* or *away*. What requests ask (:meth:`Store.ask`) is sent together with what
 others ask meanwhile, one batch at a time, so that a burst costs a few round trips. What is not sent
-within the deadline (``DEADLINE_SECONDS``), or not answered within another, is given up
+within the deadline (a setting), or not answered within another, is given up
 (:class:`StoreAway`); while the server is away, at once. It is away after the first error, or after
 ``MISSES`` batches in a row that were not answered in time. Away, ``follow`` asks again and again,
 with a pause that doubles; it is here again when it takes a write within the deadline (a full server
@@ -18,27 +18,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.client import PubSub
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.credentials import CredentialProvider
-from redis.exceptions import NoScriptError, RedisError
+from tidegate_sidecar.shared_state.outbox import StoreAway
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from redis.asyncio.client import PubSub
 
 log = logging.getLogger("tidegate.sidecar.shared_state")
 
-DEADLINE_SECONDS = 0.01
-"""Until what a request asks is sent, and from then until it is answered."""
 MISSES = 3
 PATIENCE_SECONDS = 1.0
 """The longest that anything else waits for it."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
-CONNECTIONS = 4
-"""One for what requests ask, one for what follows, one that listens, and one to come back."""
 BATCH = 64
 _TURNS = 4
 """Of the loop that a reply needs to get through, once it has arrived: a deadline that passed while
@@ -57,10 +53,6 @@ class _Asked(NamedTuple):
     """On the loop's clock."""
 
 
-class StoreAway(Exception):
-    """No answer: the caller goes on without the server."""
-
-
 class Store:
     """One server; ``returned`` is awaited each time before it counts as here (again)."""
 
@@ -71,7 +63,7 @@ class Store:
         *,
         name: str,
         returned: Callable[[], Awaitable[None]],
-        deadline_seconds: float = DEADLINE_SECONDS,
+        deadline_seconds: float,
     ) -> None:
         self.here = False
         self.error: str | None = "not connected yet"
@@ -87,19 +79,11 @@ class Store:
         self._gone = asyncio.Event()
         self._gone.set()
         self._sha = ""
-        self._pool = BlockingConnectionPool.from_url(
-            address,
-            max_connections=CONNECTIONS,
-            timeout=PATIENCE_SECONDS,
-            socket_timeout=PATIENCE_SECONDS,
-            socket_connect_timeout=PATIENCE_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-            credential_provider=None if secret_file is None else _SecretFile(Path(secret_file)),
-            protocol=2,
-            driver_info=None,
-            decode_responses=True,
-        )
-        self._client: Redis = Redis(connection_pool=self._pool)
+        self._address = address
+        self._secret_file = secret_file
+        self._connected: Redis | None = None
+        self.errors: tuple[type[Exception], ...] = (OSError,)
+        """What is raised of a connection that breaks."""
 
     async def ask(self, keys: Sequence[str], arguments: Sequence[str | int]) -> list[int]:
         """One operation of the script, for a request; StoreAway: it may yet be done."""
@@ -141,7 +125,7 @@ class Store:
             self._misses += 1
             if self._misses >= MISSES:
                 self._leave(self._too_slow())
-        except (RedisError, OSError) as error:
+        except self.errors as error:
             self._leave(_shown(error))
         finally:
             reply.cancel()
@@ -172,6 +156,13 @@ class Store:
 
     async def follow(self) -> None:
         """Come back each time that it is away; runs for as long as the store is used."""
+        if self._connected is None:
+            module = "tidegate_sidecar.shared_state.redis_client"
+            redis_client = await asyncio.to_thread(import_module, module)
+            self.errors = redis_client.ERRORS
+            self._connected = redis_client.connect(
+                self._address, self._secret_file, PATIENCE_SECONDS
+            )
         while True:
             await self._gone.wait()
             pause = FIRST_PAUSE_SECONDS
@@ -181,8 +172,15 @@ class Store:
 
     async def close(self) -> None:
         """No connection is left."""
-        await self._client.aclose(close_connection_pool=False)
-        await self._pool.disconnect()
+        if self._connected is not None:
+            from tidegate_sidecar.shared_state.redis_client import disconnect
+
+            await disconnect(self._connected)
+
+    @property
+    def _client(self) -> Redis:
+        assert self._connected is not None, "nothing is asked before it is here"
+        return self._connected
 
     async def _return(self) -> bool:
         try:
@@ -193,7 +191,7 @@ class Store:
         except TimeoutError:
             self._leave(self._too_slow())
             return False
-        except (RedisError, OSError) as error:
+        except self.errors as error:
             self._leave(_shown(error))
             return False
         except StoreAway:
@@ -207,11 +205,9 @@ class Store:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 return await answer
-        except NoScriptError:
-            self._leave("the server was restarted")
         except TimeoutError:
             self._leave(f"no answer within {PATIENCE_SECONDS:.0f} s")
-        except (RedisError, OSError) as error:
+        except self.errors as error:
             self._leave(_shown(error))
         raise StoreAway
 
@@ -230,19 +226,6 @@ def _give_up(asked: Sequence[_Asked]) -> None:
     for each in asked:
         if not each.answer.done():
             each.answer.set_exception(StoreAway())
-
-
-class _SecretFile(CredentialProvider):
-    """The password, read for each connection: one that was rotated is in force with the next."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def get_credentials(self) -> tuple[str]:
-        return (self._path.read_text(encoding="utf-8").strip(),)
-
-    async def get_credentials_async(self) -> tuple[str]:
-        return await asyncio.to_thread(self.get_credentials)
 
 
 def _shown(error: Exception) -> str:
