@@ -84,6 +84,10 @@ class Estimator:
             text = round(size.text_bytes / self.bytes_per_token)
         return max(size.prompts, size.fixed_tokens + text)
 
+    def text_tokens(self, text: str) -> int:
+        """Of a prompt that is one text."""
+        return max(1, round(utf8_length(text) / self.bytes_per_token))
+
     def most_tokens(self, size: PromptSize) -> int:
         """No byte-level tokenizer makes more of it, up to what a chat template adds."""
         text = size.text_bytes if size.text_tokens is None else size.text_tokens

@@ -6,9 +6,9 @@ others have their turn. Each part goes through the scheduler by itself
 (:attr:`tidegate.scheduling.request.Request.parts`); queue bound, limits, bill and outcome are one.
 
 What can be cut: embeddings' lists of prompts, the documents of a rerank, the pairs of a score. A
-part's body is the client's own with the list replaced by a slice of it. Answers come in any order;
-each is parsed once, its entries renumbered, and kept as bytes. Embeddings and scores are joined in
-the order of the documents, a rerank by relevance, the best ``top_n`` of all.
+part's body says what the client's own does of a slice of them. Answers come in any order; each is
+parsed once, its entries renumbered, and kept as bytes. Embeddings and scores are joined in the
+order of the documents, a rerank by relevance, the best ``top_n`` of all.
 
 Bound: a part has at most ``budget_tokens`` and ``most_documents``, or one document.
 """
@@ -26,7 +26,6 @@ from tidegate.scheduling.request import Usage
 from tidegate_sidecar.bodies import Body
 from tidegate_sidecar.endpoints import EMBEDDINGS, RERANKS, SCORES
 from tidegate_sidecar.estimate import Estimator
-from tidegate_sidecar.json_body import splice
 from tidegate_sidecar.prompts import PromptMeasure, measure_input, score_fields, side
 from tidegate_sidecar.sse import usage_of
 
@@ -52,21 +51,19 @@ class Parts:
 
     def __init__(self, body: Body, fields: tuple[str, ...], slices: Sequence[Part]) -> None:
         self.slices = slices
-        self._lists = {field: body.members[field] for field in fields}
-        empty = dict.fromkeys(fields, b"[]")
-        if body.endpoint in RERANKS and "top_n" in body.members:
-            empty["top_n"] = b"0"  # all of them: which are the best is known of the whole only
-        self._raw = splice(body.raw, body.members, empty)
-        self._members = body.members
+        self._lists: dict[str, list[Any]] = {field: body.members[field] for field in fields}
+        # Without top_n all are ranked: which are the best is known of the whole only.
+        mine = {*fields, "top_n"}
+        self._others = {key: value for key, value in body.members.items() if key not in mine}
 
     def raw(self, part: Part) -> bytes:
-        """The client's body with no more than the part's documents."""
+        """The client's body with no more than the part's documents.
+
+        Written anew: its lists are most of it, and to find their ends in its bytes takes longer.
+        """
         end = part.start + part.count
-        slices = {
-            field: json.dumps(documents[part.start : end]).encode()
-            for field, documents in self._lists.items()
-        }
-        return splice(self._raw, self._members, slices)
+        slices = {field: listed[part.start : end] for field, listed in self._lists.items()}
+        return json.dumps({**self._others, **slices}).encode()
 
 
 def cut(body: Body, estimator: Estimator, budget_tokens: int, most_documents: int) -> Parts | None:
@@ -116,6 +113,8 @@ def _sizes(
 
 
 def _tokens(estimator: Estimator, document: Any) -> int:
+    if isinstance(document, str):
+        return estimator.text_tokens(document)
     measure = PromptMeasure(domains=_ANY)
     measure_input(measure, document, "")
     return estimator.tokens(measure.size())
