@@ -22,6 +22,7 @@ import aiohttp
 
 from tidegate_operator import names
 from tidegate_operator.api.conditions import Reason
+from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.figures import pool_status
 from tidegate_operator.judge import Judgement
 from tidegate_operator.kube import (
@@ -130,7 +131,7 @@ class Controller:
         trace: TracebackType | None,
     ) -> None:
         self._queue.close()
-        tasks = self._tasks + [runtime.task for runtime in self._pools.values()]
+        tasks = [*self._tasks, *(task for pool in self._pools.values() for task in pool.tasks)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -255,7 +256,8 @@ class Controller:
         runtime = self._pools.get(key)
         seen = runtime.seen_generation if runtime else 0
         reads = runtime.link.reads_policy if runtime else None
-        state = await self._reconciler.reconcile(key, seen, reads)
+        scaled = runtime.autoscaler.sizes if runtime else None
+        state = await self._reconciler.reconcile(key, seen, reads, scaled)
         if state is None:
             self._drop(key)
             return
@@ -271,7 +273,7 @@ class Controller:
         self._queue.forget(key)
         self._writer.forget(SERVING_POOL, key)
         if runtime := self._pools.pop(key, None):
-            runtime.task.cancel()
+            runtime.stop()
             self._mark_served(*runtime.serve(None))
 
     def _mark_served(self, tiers: Iterable[str], tenants: Iterable[str]) -> None:
@@ -294,17 +296,24 @@ class Controller:
                 runtime.seen_generation = generation
                 self._queue.put(key, now=True)
 
+        def decided(resized: bool) -> None:
+            if resized:
+                self._queue.put(key, now=True)
+            self._writer.mark(SERVING_POOL, key)
+
+        name, look_seconds = "/".join(key), self._settings.scrape_seconds
         runtime = PoolRuntime(
             SidecarLink(
-                "/".join(key),
+                name,
                 self._session,
                 self._metrics,
-                scrape_seconds=self._settings.scrape_seconds,
+                scrape_seconds=look_seconds,
                 window_seconds=self._settings.figures_window_seconds,
                 changed=changed,
                 outdated=outdated,
                 other_version=lambda: self._queue.put(key, now=True),
-            )
+            ),
+            PoolAutoscaler(name, self._session, look_seconds, decided),
         )
         return runtime
 
@@ -381,6 +390,7 @@ class Controller:
             runtime.delivered(),
             self._settings.sidecar_image,
             time.time(),
+            runtime.autoscaler.scaler,
         )
 
 

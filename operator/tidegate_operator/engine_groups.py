@@ -29,18 +29,32 @@ class Group:
     draft: Draft | None = None
 
 
-def engine_groups(pool: ServingPool, running: Mapping[str, int] | None = None) -> list[Group]:
+def engine_groups(
+    pool: ServingPool,
+    running: Mapping[str, int] | None = None,
+    scaled: Mapping[str, int] | None = None,
+) -> list[Group]:
     """The groups of the spec, in its order; ``running`` are the replicas of those that exist,
-    which stay where the pool has too few for all of its groups."""
+    which stay where the pool has too few for all of its groups, ``scaled`` what autoscaling wants
+    of each, where it has decided already."""
     spec, replicas = pool.spec, pool.spec.replicas
-    if not spec.engine_groups:
-        return [Group(MAIN_GROUP, replicas)]
-    if replicas == 0:
-        counts: Sequence[int] = [0] * len(spec.engine_groups)
+    if spec.autoscaling is not None:
+        bounds = spec.autoscaling.resolved(prometheus=False).group
+        names = [group.name for group in spec.engine_groups or ()] or [MAIN_GROUP]
+        known = dict.fromkeys(names, bounds.minimum) | dict(running or {}) | dict(scaled or {})
+        counts: Sequence[int] = [
+            min(max(known[name], bounds.minimum), bounds.maximum) for name in names
+        ]
+    elif not spec.engine_groups:
+        counts = [replicas]
+    elif replicas == 0:
+        counts = [0] * len(spec.engine_groups)
     elif too_few(pool):
         counts = [(running or {}).get(group.name, 0) for group in spec.engine_groups]
     else:
         counts = apportion(replicas, [group.share or 1 for group in spec.engine_groups])
+    if not spec.engine_groups:
+        return [Group(MAIN_GROUP, counts[0])]
     return [
         Group(group.name, count, tuple(group.tiers or ()), group.draft)
         for group, count in zip(spec.engine_groups, counts, strict=True)
@@ -50,6 +64,8 @@ def engine_groups(pool: ServingPool, running: Mapping[str, int] | None = None) -
 def too_few(pool: ServingPool) -> Fault | None:
     """Whether there are fewer replicas than groups, but some."""
     groups, replicas = len(pool.spec.engine_groups or ()), pool.spec.replicas
+    if pool.spec.autoscaling is not None:
+        return None
     if not 0 < replicas < groups:
         return None
     return Fault(

@@ -6,10 +6,13 @@ import asyncio
 import logging
 import time
 
+from tidegate_operator.autoscale.pool_scaler import GroupNow
+from tidegate_operator.autoscale.runtime import PoolAutoscaler
+from tidegate_operator.engine_groups import home_of
 from tidegate_operator.figures import PoolFigures, pool_figures
 from tidegate_operator.reconcile import PoolState
 from tidegate_operator.sidecars import SidecarLink
-from tidegate_operator.status import Delivered, address_for
+from tidegate_operator.status import Delivered, address_for, wanted_groups
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +22,9 @@ LINK_RESTART_SECONDS = 5.0
 class PoolRuntime:
     """The link to a pool's sidecars, kept running, and what is known of the pool."""
 
-    def __init__(self, link: SidecarLink) -> None:
+    def __init__(self, link: SidecarLink, autoscaler: PoolAutoscaler) -> None:
         self.link = link
+        self.autoscaler = autoscaler
         self.state: PoolState | None = None
         """Of the last reconcile."""
         self.figures: PoolFigures | None = None
@@ -31,7 +35,15 @@ class PoolRuntime:
         self.tenants: frozenset[str] = frozenset()
         self._kv_blocks: int | None = None
         """Of an engine, as last heard of."""
-        self.task = asyncio.create_task(self._run())
+        self.tasks = (
+            asyncio.create_task(self._run()),
+            asyncio.create_task(autoscaler.run(self._groups_now)),
+        )
+
+    def stop(self) -> None:
+        """End what was kept running."""
+        for task in self.tasks:
+            task.cancel()
 
     def serve(self, state: PoolState | None) -> tuple[frozenset[str], frozenset[str]]:
         """Take the new state; the tiers and tenants that began or ceased to be served."""
@@ -40,7 +52,32 @@ class PoolRuntime:
         tenants = frozenset(compiled.tenant_names if compiled else ())
         changed = tiers ^ self.tiers, tenants ^ self.tenants
         self.state, self.tiers, self.tenants = state, tiers, tenants
+        policy = compiled.policy if compiled else None
+        groups = wanted_groups(state) if state and state.pool else ()
+        self.autoscaler.serve(
+            state.pool if state else None,
+            policy.tiers if policy else (),
+            {group.name: group.replicas for group in groups},
+        )
         return changed
+
+    def _groups_now(self) -> list[GroupNow]:
+        """Each engine group with the tiers that are at home there, and its sidecars."""
+        state = self.state
+        policy = state.compiled.policy if state and state.compiled else None
+        if state is None or state.pool is None or policy is None:
+            return []
+        first = wanted_groups(state)[0].name
+        homes = {tier.name: home_of(state.pool, tier.name) or first for tier in policy.tiers}
+        ready = [sidecar for sidecar in self.link.sidecars.values() if sidecar.pod.ready]
+        return [
+            GroupNow(
+                group.name,
+                [tier for tier in policy.tiers if homes[tier.name] == group.name],
+                {s.pod.name: tuple(s.readings) for s in ready if s.pod.group == group.name},
+            )
+            for group in wanted_groups(state)
+        ]
 
     def measure(self, window_seconds: float, *, partly: bool) -> None:
         """Take new figures, unless a ready sidecar was not read yet and ``partly`` is not set."""

@@ -112,12 +112,17 @@ class Reconciler:
         self._metrics = metrics
 
     async def reconcile(
-        self, key: Key, seen_generation: int = 0, reads_policy: int | None = None
+        self,
+        key: Key,
+        seen_generation: int = 0,
+        reads_policy: int | None = None,
+        scaled: Mapping[str, int] | None = None,
     ) -> PoolState | None:
         """Bring the pool to its spec; None where there is no such pool (any more).
 
         ``reads_policy`` is the version of the policy that all of its sidecars read; unset: it is
-        not known, so it stays what it was.
+        not known, so it stays what it was. ``scaled`` is how many pods autoscaling wants in each
+        engine group; unset: it did not decide yet.
         """
         await self._world.refresh()
         obj = self._world.objects(SERVING_POOL).get(key)
@@ -128,7 +133,9 @@ class Reconciler:
         if not isinstance(pool, ServingPool):
             fault = Fault(ConditionType.ACCEPTED, Reason.INVALID, joined(map(str, pool)))
             return await self._withdraw(key, obj, fault, seen_generation, reads_policy)
-        return await self._apply(key, generation, pool, obj["spec"], seen_generation, reads_policy)
+        return await self._apply(
+            key, generation, pool, obj["spec"], seen_generation, reads_policy, scaled
+        )
 
     async def _withdraw(
         self, key: Key, obj: Json, fault: Fault, seen_generation: int, reads_policy: int | None
@@ -169,6 +176,7 @@ class Reconciler:
         spec: Json,
         seen_generation: int,
         reads_policy: int | None,
+        scaled: Mapping[str, int] | None,
     ) -> PoolState:
         run = PoolChildren(self._kube, self._metrics, pool)
         shards = await self._shards(pool)
@@ -186,7 +194,7 @@ class Reconciler:
         image = self._sidecar_image(pool, live)
         running = {group: int(found["spec"]["replicas"]) for group, found in live.items()}
         ready = self._ready_by_group(key)
-        wanted = engine_groups(pool, running)
+        wanted = engine_groups(pool, running, scaled)
         former = former_groups(wanted, running, ready)
         groups = (*wanted, *former)
         state = PoolState(key, generation, pool, compiled, groups, live, sidecar_image=image)

@@ -13,6 +13,8 @@ from typing import Any
 from tidegate_operator import names
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.api.status import MAX_POOLS
+from tidegate_operator.autoscale.pool_scaler import PoolScaler
+from tidegate_operator.autoscale.status import scaling_finding, scaling_status
 from tidegate_operator.conditions import merge_conditions
 from tidegate_operator.engine_groups import Group, engine_groups, home_of
 from tidegate_operator.figures import Figures, PoolFigures, merged, percent, worst_pool
@@ -51,20 +53,22 @@ def pool_state_status(
     delivered: Delivered,
     operator_sidecar_image: str,
     now_seconds: float,
+    scaler: PoolScaler | None = None,
 ) -> Json:
-    """What changes at once in ``ServingPool.status``."""
+    """What changes at once in ``ServingPool.status``; ``scaler``: of a pool that is scaled."""
     conditions = old.get("conditions") or []
     findings = [*state.findings]
     status: Json = {"observedGeneration": state.generation}
     if state.pool is not None:
         tenants = len(state.compiled.tenant_names) if state.compiled else 0
         living = [pod for pod in pods if not pod.terminating]
-        groups = _wanted_groups(state)
+        groups = wanted_groups(state)
         # Of a pool without groups the count of its pods says it all.
         named = [g.name for g in groups if g.replicas] if state.pool.spec.engine_groups else ()
         desired = sum(group.replicas for group in groups)
         findings += readiness(desired, pods, _rollouts(state), state.faults, tenants, named)
         findings += _policy_applied(state, delivered, conditions)
+        findings += scaling_finding(scaler)
         findings += pool_warnings(state.pool, state, operator_sidecar_image, delivered.kv_blocks)
         status |= {
             "replicas": len(living),
@@ -74,6 +78,7 @@ def pool_state_status(
             ),
             "addresses": addresses(state),
             "engineGroups": _groups(state, living),
+            "scaling": scaling_status(scaler),
         }
         if state.delivery and delivered.ready and not delivered.behind:
             status["policyGeneration"] = state.delivery.generation
@@ -84,7 +89,7 @@ def pool_state_status(
     return status
 
 
-def _wanted_groups(state: PoolState) -> list[Group]:
+def wanted_groups(state: PoolState) -> list[Group]:
     """The engine groups of the spec, without former ones."""
     assert state.pool is not None
     named = {group.name for group in engine_groups(state.pool)}
@@ -95,7 +100,7 @@ def _rollouts(state: PoolState) -> Rollout:
     """Whether all pods are as their StatefulSets have them, and none of a former group is left."""
     return Rollout(
         all(rollout(state.stateful_sets.get(group.name)).settled for group in state.groups)
-        and len(state.groups) == len(_wanted_groups(state))
+        and len(state.groups) == len(wanted_groups(state))
     )
 
 
@@ -105,7 +110,7 @@ def _groups(state: PoolState, living: Sequence[PodState]) -> list[Json] | None:
     if not state.pool.spec.engine_groups:
         return None
     rows = []
-    for group in _wanted_groups(state):
+    for group in wanted_groups(state):
         pods = [pod for pod in living if pod.group == group.name]
         rows.append(
             {

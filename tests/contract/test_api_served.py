@@ -52,6 +52,7 @@ STATUS: dict[str, Json] = {
         "sharePercent": 33,
         "refusedSummary": "12 queue_full",
         "lastRefusal": {"reason": "queue_full", "time": NOW},
+        "addresses": ["http://chat.models.svc:8000"],
     },
     "ServingPool": {
         "observedGeneration": 1,
@@ -60,6 +61,28 @@ STATUS: dict[str, Json] = {
         "readyReplicas": 1,
         "selector": "tidegate.io/pool=chat",
         "addresses": ["http://chat.models.svc:8000"],
+        "engineGroups": [
+            {
+                "name": "chat",
+                "desired": 2,
+                "replicas": 2,
+                "readyReplicas": 1,
+                "address": "http://chat-chat.models.svc:8000",
+            }
+        ],
+        "scaling": {
+            "desired": 2,
+            "history": [
+                {
+                    "time": NOW,
+                    "group": "main",
+                    "fromReplicas": 1,
+                    "toReplicas": 2,
+                    "reason": "QueueWait",
+                    "message": "tier t0 waits",
+                }
+            ],
+        },
         "policyGeneration": 7,
         "queued": 414,
         "running": 16,

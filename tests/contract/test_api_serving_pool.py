@@ -48,9 +48,18 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "model name with a slash": {"spec.model.name": "meta-llama/Llama-3.1-8B-Instruct"},
     "no pods": {"spec.replicas": 0},
     "spans to a collector": {
+        "spec.autoscaling": ABSENT,
         "spec.observability": {
             "otlp": {"endpoint": "http://otel.monitoring:4318/v1/traces", "samplePercent": 0}
-        }
+        },
+    },
+    "scaled by the queues alone": {
+        "spec.observability": ABSENT,
+        "spec.autoscaling": {"maxPerGroup": 1, "signals": ["QueueWait"]},
+    },
+    "scaled by what there is": {
+        "spec.observability": ABSENT,
+        "spec.autoscaling": {"maxPerGroup": 1000},
     },
     "all tiers": {"spec.tiers": ABSENT},
     "reservations of 100 in all": {
@@ -168,6 +177,27 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "name of 41": ({"metadata.name": "n" * 41}, "metadata.name must be at most 40 characters"),
     "name with a dot": ({"metadata.name": "a.b"}, "metadata.name becomes the name of a Service"),
     "name that begins with a digit": ({"metadata.name": "1a"}, "becomes the name of a Service"),
+    "scaled without a bound": ({"spec.autoscaling": {}}, "maxPerGroup: Required value"),
+    "fewest above most": (
+        {"spec.autoscaling": {"minPerGroup": 3, "maxPerGroup": 2}},
+        "minPerGroup must not be above maxPerGroup",
+    ),
+    "alerts of nobody": (
+        {"spec.observability": ABSENT},
+        "the signals Alerts and BurnRate need observability.prometheus",
+    ),
+    "a window too short to judge by": (
+        {"spec.autoscaling": {"maxPerGroup": 2, "scaleDown": {"window": "10s"}}},
+        "must be from 1m to 24h",
+    ),
+    "an unknown signal": (
+        {"spec.autoscaling": {"maxPerGroup": 2, "signals": ["CPU"]}},
+        'Unsupported value: "CPU"',
+    ),
+    "a Prometheus with credentials in its URL": (
+        {"spec.observability": {"prometheus": "http://u:p@prometheus"}},
+        "spec.observability.prometheus in body should match",
+    ),
     "spans to a host alone": (
         {"spec.observability": {"otlp": {"endpoint": "otel.monitoring:4318"}}},
         "spec.observability.otlp.endpoint in body should match",

@@ -39,6 +39,11 @@ class ConditionType(Explained):
     AVAILABLE = ("Available", "At least one pod serves.")
     READY = ("Ready", "The summary of all others but the warnings.")
     POLICY_APPLIED = ("PolicyApplied", "Every ready sidecar has the newest policy in force.")
+    AUTOSCALING = (
+        "Autoscaling",
+        "The number of pods is autoscaling's, and spec.replicas is ignored; False while data of a "
+        "signal are missing.",
+    )
     UPGRADE_AVAILABLE = (
         "UpgradeAvailable",
         "Warning: the pool's pods are older than the operator.",
@@ -125,6 +130,11 @@ class Reason(Explained):
     PODS_READY = ("PodsReady", "As many pods are ready as are wanted.")
     PODS_FAILING = ("PodsFailing", "Pods cannot start; the message says why.")
     SCALING = ("Scaling", "Pods are being added or removed.")
+    SCALING_ACTIVE = ("ScalingActive", "All that decides on the number of pods is known.")
+    SCALING_HELD = (
+        "ScalingHeld",
+        "Data of a signal are missing, so no pod is taken away; the message says which.",
+    )
     ROLLING_OUT = ("RollingOut", "Pods are being replaced by newer ones.")
     SCALED_TO_ZERO = ("ScaledToZero", "replicas is 0, so nothing serves.")
     APPLY_FAILED = ("ApplyFailed", "The API server refused a child object; the message says why.")

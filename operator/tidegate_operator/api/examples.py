@@ -172,7 +172,18 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             "prefill": {"budgetPercent": 30, "chunkTokens": 2048, "longPromptTokens": 8192},
             "betweenTiers": "Weighted",
             "schedulingMode": "Tidegate",
-            "observability": {"ruleLabels": {"release": "kube-prometheus-stack"}},
+            "autoscaling": {
+                "minPerGroup": 1,
+                "maxPerGroup": 4,
+                "maxReplicas": 6,
+                "signals": ["Alerts", "BurnRate", "QueueWait"],
+                "scaleUp": {"window": "0s", "cooldown": "60s", "maxStep": 2},
+                "scaleDown": {"window": "10m", "cooldown": "5m", "maxStep": 1},
+            },
+            "observability": {
+                "prometheus": "http://prometheus.monitoring:9090",
+                "ruleLabels": {"release": "kube-prometheus-stack"},
+            },
         },
     },
 }

@@ -36,6 +36,19 @@ class OtlpSpec(ApiModel):
 class ObservabilitySpec(ApiModel):
     """What measures the pool, and how."""
 
+    prometheus: (
+        Annotated[
+            str,
+            StringConstraints(
+                min_length=1, max_length=512, pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$"
+            ),
+        ]
+        | None
+    ) = described(
+        "Base URL of a Prometheus that loads the pool's rules and scrapes its pods, such as "
+        "http://prometheus.monitoring:9090. The operator asks it for `autoscaling`.",
+        unset="none is asked",
+    )
     rule_labels: dict[str, LabelValue] | None = described(
         "Labels of the pool's PrometheusRule, as the Prometheus that shall load it selects rules, "
         "such as `release: kube-prometheus-stack`. Those that the operator sets itself stay.",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from tidegate.scheduling.contracts import BetweenTiers, SchedulingMode
+from tidegate_operator.api.autoscaling import AutoscalingSpec
 from tidegate_operator.api.common import LabelSelector, ObjectMeta, ResourceRequirements
 from tidegate_operator.api.engine import EngineSpec, ImageName
 from tidegate_operator.api.engine_groups import EngineGroup
@@ -160,6 +161,13 @@ class ServingPoolSpec(ApiModel):
             field_path=".engineGroups",
         ),
         rule(
+            "!has(self.autoscaling) || !has(self.autoscaling.signals) || "
+            "!self.autoscaling.signals.exists(signal, signal != 'QueueWait') || "
+            "(has(self.observability) && has(self.observability.prometheus))",
+            "the signals Alerts and BurnRate need observability.prometheus",
+            field_path=".autoscaling.signals",
+        ),
+        rule(
             "!has(self.kvPools) || !has(self.tiers) || self.kvPools.all(part, "
             "part.tiers.all(name, self.tiers.exists(tier, tier.name == name)))",
             "kvPools names a tier that is not in tiers, so that it is not served here",
@@ -208,6 +216,11 @@ class ServingPoolSpec(ApiModel):
         default=1,
         ge=0,
         le=MAX_REPLICAS,
+    )
+    autoscaling: AutoscalingSpec | None = described(
+        "Lets the operator set the number of pods by what tiers are promised; `replicas` is then "
+        "ignored, and the condition Autoscaling says so.",
+        unset="`replicas` it is",
     )
     sidecar: SidecarSpec | None = described(
         "The proxy in each pod that schedules requests.", unset="as if all its fields were unset"

@@ -20,6 +20,7 @@ MAX_TIERS = 64
 MAX_TOP_TENANTS = 10
 MAX_POOLS = 100
 MAX_ENGINE_GROUPS = 8
+MAX_SCALING_STEPS = 5
 
 Count = Annotated[int, Field(ge=0)]
 FullName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
@@ -105,6 +106,36 @@ class EngineGroupStatus(ApiModel):
     )
 
 
+class ScalingStep(ApiModel):
+    """One change of an engine group's size by autoscaling."""
+
+    time: datetime = described("When it was decided.")
+    group: str = described("The engine group.", min_length=1, max_length=63)
+    from_replicas: int = described("Pods before.", ge=0)
+    to_replicas: int = described("Pods wanted since.", ge=0)
+    reason: str = described(
+        "Alerts, BurnRate or QueueWait: that signal asked for more. Calm: fewer would have held. "
+        "Bounds: spec.autoscaling allows no other size.",
+        min_length=1,
+        max_length=64,
+    )
+    message: str = described("Why, for people.", max_length=512)
+
+
+class ScalingStatus(ApiModel):
+    """What autoscaling decided."""
+
+    desired: int | None = described(
+        "Pods that all engine groups together should have.", unset="not decided yet", ge=0
+    )
+    history: list[ScalingStep] | None = described(
+        "Its last steps, the newest first.",
+        unset="none",
+        max_length=MAX_SCALING_STEPS,
+        list_type="atomic",
+    )
+
+
 class ServingPoolStatus(ConditionedStatus):
     """What a pool does now."""
 
@@ -121,6 +152,9 @@ class ServingPoolStatus(ConditionedStatus):
         unset="the pool names none",
         max_length=MAX_ENGINE_GROUPS,
         map_key="name",
+    )
+    scaling: ScalingStatus | None = described(
+        "What autoscaling decided.", unset="spec.autoscaling is not set"
     )
     policy_generation: int | None = described(
         "Generation of the policy that every ready sidecar has in force.", unset="none yet", ge=0

@@ -1,0 +1,105 @@
+"""Autoscaling by the operator: on a real API server, with sidecars that say how long they wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.custom_resources import pool, tenant, tier
+from support.operator_cluster import OperatorCluster, Pods, eventually
+
+from tidegate.scheduling.contracts import TierStatus
+
+pytestmark = pytest.mark.integration
+
+PROMISE = {"objectives": [{"metric": "TimeToFirstToken", "target": "500ms", "ratio": "99"}]}
+
+
+async def replicas(cluster: OperatorCluster, namespace: str) -> int:
+    found = await cluster.get("StatefulSet", "chat", namespace)
+    return int(found["spec"]["replicas"]) if found else -1
+
+
+async def becomes(cluster: OperatorCluster, namespace: str, count: int) -> None:
+    async def check() -> bool:
+        return await replicas(cluster, namespace) == count
+
+    await eventually(check, f"{count} replicas")
+
+
+def waiting(pods: Pods, name: str, queued: int) -> None:
+    """What the sidecars say from now on: so many of the tier wait, and none is dispatched."""
+    for sidecar in pods.sidecars.values():
+        sidecar.tiers = (TierStatus(name, queued=queued),)
+
+
+async def test_waits_bring_pods_bounds_take_them_and_missing_data_hold_them(
+    cluster: OperatorCluster, namespace: str
+) -> None:
+    """`replicas` says 1 throughout. A new operator goes on from what there is."""
+    name = f"scaled-{namespace}"
+
+    async def apply(maximum: int, **more: Any) -> None:
+        scaling = {"maxPerGroup": maximum, **more.pop("autoscaling", {})}
+        tiers = [{"name": name}]
+        await cluster.apply(
+            pool(namespace=namespace, tiers=tiers, replicas=1, autoscaling=scaling, **more)
+        )
+
+    async def condition(*wanted: str) -> str:
+        return await cluster.condition_becomes(
+            "ServingPool", "chat", namespace, "Autoscaling", *wanted
+        )
+
+    await cluster.apply(tier(name, slo=PROMISE), tenant("a", name, namespace=namespace))
+    await apply(3)
+    async with cluster.pods(namespace) as pods:
+        async with cluster.operator():
+            await cluster.condition_becomes("ServingPool", "chat", namespace, "Ready", "True")
+            text = await condition("True", "ScalingActive")
+            assert "spec.replicas is ignored; 1 pods are wanted" in text
+            assert await replicas(cluster, namespace) == 1
+            waiting(pods, name, 5)
+            await becomes(cluster, namespace, 2)
+            waiting(pods, name, 0)
+            obj = await cluster.get("ServingPool", "chat", namespace)
+            assert obj is not None
+            assert obj["spec"]["replicas"] == 1
+            scaling = obj["status"]["scaling"]
+            assert scaling["desired"] == 2
+            (step,) = scaling["history"]
+            assert (step["group"], step["fromReplicas"], step["toReplicas"]) == ("main", 1, 2)
+            assert step["reason"] == "QueueWait"
+            assert f"tier {name} waits" in step["message"]
+
+            async def both() -> bool:
+                found = await cluster.get("ServingPool", "chat", namespace)
+                return bool(found and found["status"].get("readyReplicas") == 2)
+
+            await eventually(both, "both pods to serve")
+        async with cluster.operator():
+            await apply(3, observability={"prometheus": "http://127.0.0.1:9"})
+
+            async def held() -> bool:
+                found = await cluster.condition("ServingPool", "chat", namespace, "Autoscaling")
+                return bool(found and found[0] == "False" and "does not answer" in found[2])
+
+            await eventually(held, "a condition that Prometheus does not answer")
+            assert await replicas(cluster, namespace) == 2
+            obj = await cluster.get("ServingPool", "chat", namespace)
+            assert obj is not None
+            assert obj["status"]["scaling"]["history"] == [step]
+            await apply(1)
+            await becomes(cluster, namespace, 1)
+            await condition("True", "ScalingActive")
+            await cluster.quiet()
+            await cluster.apply(pool(namespace=namespace, tiers=[{"name": name}], replicas=3))
+            await becomes(cluster, namespace, 3)
+
+            async def unscaled() -> bool:
+                found = await cluster.get("ServingPool", "chat", namespace)
+                status = (found or {}).get("status") or {}
+                kinds = [c["type"] for c in status.get("conditions") or ()]
+                return "scaling" not in status and "Autoscaling" not in kinds
+
+            await eventually(unscaled, "nothing that tells of scaling")
