@@ -7,14 +7,13 @@ acts at once), the tenants' port, and an admin port. The admin port is open and 
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 from tidegate_sidecar.flags import SettingsError
+from tidegate_sidecar.logs import LogFormat, configure
 from tidegate_sidecar.policy_files import read_bundle
 from tidegate_sidecar.server import serve as run_sidecar
 from tidegate_sidecar.settings import Settings
@@ -34,6 +33,10 @@ def serve(
     admin_port: Annotated[
         int, typer.Option(help="The admin port, on 127.0.0.1; 0: any free one.")
     ] = 8001,
+    usage_records: Annotated[
+        str | None,
+        typer.Option(metavar="stdout|FILE", help="A line of JSON for each request goes here."),
+    ] = None,
 ) -> None:
     """Serve tenants from one engine: authenticate, queue fairly, dispatch, stream."""
     try:
@@ -46,10 +49,11 @@ def serve(
             port=port,
             admin_host="127.0.0.1",
             admin_port=admin_port,
+            usage_records=usage_records,
         )
     except (ContractError, OSError, SettingsError) as error:
         raise CommandError(str(error), 2) from None
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    configure(LogFormat.TEXT)
     try:
         uvloop.run(run_sidecar(settings))
     except OSError as error:
