@@ -49,11 +49,12 @@ class Admission:
         self, request: Request, tenant: TenantState, now: float, utc: float
     ) -> Refusal | None:
         """Why it may not enter; None: it may, and has taken what it is likely to use."""
-        return (
-            self._above_prompt_limit(request, tenant)
-            or self._throttled(request, tenant, now)
-            or self._limited(request, tenant, Clocks(now, utc))
-        )
+        before = self._above_prompt_limit(request, tenant) or self._throttled(request, tenant, now)
+        if before is None:
+            return self._limited(request, tenant, Clocks(now, utc))
+        if isinstance(request.limits_verdict, Reservation):
+            request.limits_verdict.release()
+        return before
 
     def progressed(self, request: Request) -> None:
         """It has used more."""
@@ -119,7 +120,10 @@ class Admission:
         self.limiter.forget_unused(Clocks(now, last.utc + now - last.now), in_force)
 
     def _above_prompt_limit(self, request: Request, tenant: TenantState) -> Refusal | None:
-        verdict = judge(tenant.tier.policy.prompt_limit, _longest_tokens(request), self._pace)
+        limit = tenant.tier.policy.prompt_limit
+        if limit is None:
+            return None
+        verdict = judge(limit, _longest_tokens(request), self._pace)
         if verdict.exceeded is None:
             return None
         if verdict.exceeded is OnExceed.REJECT:

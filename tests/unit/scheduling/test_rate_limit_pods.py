@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tidegate.scheduling.contracts import LimitWindow, PromptLimit, RateLimit
+from tidegate.scheduling.contracts import LimitWindow, PromptLimit, RateLimit, SchedulingMode
 from tidegate.scheduling.contracts.limits import OnExceed
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
@@ -79,6 +79,20 @@ def test_a_verdict_that_comes_with_a_request_is_the_limits_verdict(build: Simple
     assert scheduler.next(0.0) is request
     scheduler.finish("2", Usage(10, 4), 1.0)
     assert elsewhere.room("a", [LIMIT], START)[1] == (1_000, 986, 61.0)
+
+
+@pytest.mark.parametrize("mode", list(SchedulingMode))
+def test_what_is_refused_before_its_limits_gives_back_what_was_reserved_elsewhere(
+    build: SimpleNamespace, mode: SchedulingMode
+) -> None:
+    tiers = [build.tier(rate_limits=(LIMIT,), prompt_limit=PromptLimit(max_tokens=5))]
+    scheduler = Scheduler(build.policy(tiers, {"a": {}}, scheduling_mode=mode), 0.0)
+    elsewhere = RateLimiter()
+    request = build.request("1", "a", 10, 10)
+    request.limits_verdict = elsewhere.reserve("a", [LIMIT], 20, START)
+    refused = scheduler.submit(request, 0.0)
+    assert (refused is None) is (mode is SchedulingMode.SHADOW)
+    assert elsewhere.room("a", [LIMIT], START)[1] == (1_000, 1_000, 0.0)
 
 
 def test_what_a_request_would_take_is_told_before_it_is_submitted(build: SimpleNamespace) -> None:
