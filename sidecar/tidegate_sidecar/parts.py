@@ -153,7 +153,7 @@ class PartsAnswer:
         self._pieces: list[bytes] = [b""] * len(parts.slices)
         self._ranking: list[tuple[float, int, bytes]] = []
         self._envelope: dict[str, Any] = {}
-        self._usage: dict[str, int] = {}
+        self._usage: dict[str, int | None] = {}
         self._size_bytes = 0
 
     def take(self, number: int, answer: bytes) -> Usage | None:
@@ -200,4 +200,6 @@ class PartsAnswer:
         if isinstance(usage, dict):
             for name, count in usage.items():
                 if type(count) is int:
-                    self._usage[name] = self._usage.get(name, 0) + count
+                    self._usage[name] = (self._usage.get(name) or 0) + count
+                else:
+                    self._usage.setdefault(name, None)  # details do not add up

@@ -127,7 +127,11 @@ class _Pooling:
                 "created": int(time.time()),
                 "model": self._work.options.served_names[0],
                 "data": data,
-                "usage": usage(answer.prompt_tokens(1), 0),
+                "usage": {
+                    **usage(answer.prompt_tokens(1), 0),
+                    "prompt_tokens_details": None,
+                    "completion_tokens_details": None,
+                },
             }
         )
 
