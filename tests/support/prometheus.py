@@ -48,6 +48,27 @@ def backfill(
     subprocess.run([programs / "promtool", *command], check=True, capture_output=True, timeout=60)
 
 
+def backfill_burn(
+    programs: Path, folder: Path, labels: Mapping[str, str], *, burning_seconds: float
+) -> None:
+    """Two hours of one objective, a request every 1.5 s: until so long ago every promise was kept,
+    and none since. ``labels`` are its namespace, pool and tier."""
+    now, step = time.time(), 15.0
+    place = labels | {"objective": "TimeToFirstToken", "pod": "chat-0"}
+    told = ",".join(f'{name}="{value}"' for name, value in place.items())
+    requests = [(now - 7200 + step * number, 10.0 * number) for number in range(480)]
+    kept = 10.0 * ((7200 - burning_seconds) // step)
+    good = [(at, min(value, kept)) for at, value in requests]
+    backfill(
+        programs,
+        folder / "data",
+        {
+            f"tidegate_slo_requests_total{{{told}}}": requests,
+            f"tidegate_slo_good_total{{{told}}}": good,
+        },
+    )
+
+
 class Prometheus:
     """A running Prometheus."""
 

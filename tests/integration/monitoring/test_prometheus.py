@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import generate_latest
 from support.faulty_engine import FaultyEngine
-from support.prometheus import Prometheus, backfill, running_prometheus, until_true
+from support.prometheus import Prometheus, backfill_burn, running_prometheus, until_true
 from support.sidecar import SidecarUnderTest, policy_document, sidecar_under_test
 from tidegate_operator.autoscale.prometheus import Told, ask
 from tidegate_operator.autoscale.signals import Burn
@@ -33,22 +33,14 @@ Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARDS = ROOT / "manifests" / "monitoring"
 POOL = "team-a/chat"
-PLACE = {"namespace": "team-a", "tidegate_io_pool": "chat", "pod": "chat-0"}
+PLACE = {"namespace": "team-a", "tidegate_io_pool": "chat"}
 TTFT = SloObjective(SloMetric.TIME_TO_FIRST_TOKEN, 0.5, 99.0)
 TIERS = [TierPolicy("standard", slo_objectives=(TTFT,))]
 
 
 def history(programs: Path, folder: Path) -> None:
-    """Two hours in which every promise was kept but in the last ten minutes: there, none."""
-    now, step = time.time(), 15.0
-    places = [*PLACE.items(), ("tier", "standard"), ("objective", "TimeToFirstToken")]
-    labels = ",".join(f'{name}="{value}"' for name, value in places)
-    times = [now - 7200 + step * number for number in range(int(7200 / step))]
-    requests = [(at, 10.0 * number) for number, at in enumerate(times)]
-    good = [(at, min(value, 10.0 * (6600 / step))) for at, value in requests]
-    series = {"tidegate_slo_requests_total": requests, "tidegate_slo_good_total": good}
-    names = {f"{name}{{{labels}}}": samples for name, samples in series.items()}
-    backfill(programs, folder / "data", names)
+    """Two hours, in whose last ten minutes every promise was broken."""
+    backfill_burn(programs, folder, PLACE | {"tier": "standard"}, burning_seconds=600.0)
 
 
 async def test_burn_rates_and_alerts_as_a_real_prometheus_has_them(
@@ -185,7 +177,7 @@ async def test_every_query_of_the_dashboards_finds_what_it_asks_for(
         served(operator_metrics) as operator_url,
     ):
         scrapes = [
-            scrape("sidecar", sidecar.admin_url, PLACE),
+            scrape("sidecar", sidecar.admin_url, PLACE | {"pod": "chat-0"}),
             scrape("operator", operator_url, {"pod": "operator-0"}),
         ]
         groups = rule_groups("team-a", "chat", TIERS, "")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.custom_resources import pool, tenant, tier
 from support.operator_cluster import OperatorCluster, Pods, eventually
+from support.prometheus import backfill_burn, prometheus_programs, running_prometheus, until_true
+from tidegate_operator.slo import rule_groups
 
-from tidegate.scheduling.contracts import TierStatus
+from tidegate.scheduling.contracts import SloMetric, SloObjective, TierPolicy, TierStatus
 
 pytestmark = pytest.mark.integration
 
@@ -103,3 +106,65 @@ async def test_waits_bring_pods_bounds_take_them_and_missing_data_hold_them(
                 return "scaling" not in status and "Autoscaling" not in kinds
 
             await eventually(unscaled, "nothing that tells of scaling")
+
+
+async def test_an_alert_of_a_real_prometheus_brings_a_pod(
+    cluster: OperatorCluster, namespace: str, tmp_path: Path
+) -> None:
+    """On a history whose last ten minutes burn the budget: the rules page, and the group grows."""
+    name = f"paged-{namespace}"
+    programs = prometheus_programs()
+    labels = {"namespace": namespace, "tidegate_io_pool": "chat", "tier": name}
+    backfill_burn(programs, tmp_path, labels, burning_seconds=600.0)
+    promise = SloObjective(SloMetric.TIME_TO_FIRST_TOKEN, 0.5, 99.0)
+    groups = rule_groups(namespace, "chat", [TierPolicy(name, slo_objectives=(promise,))], "")
+    await cluster.apply(tier(name, slo=PROMISE), tenant("a", name, namespace=namespace))
+    async with running_prometheus(programs, tmp_path, groups) as prometheus:
+        page = 'ALERTS{alertstate="firing",severity="page"}'
+        await until_true(lambda: prometheus.query(page), "a page")
+        await cluster.apply(
+            pool(
+                namespace=namespace,
+                tiers=[{"name": name}],
+                observability={"prometheus": prometheus.address},
+                autoscaling={"maxPerGroup": 2, "signals": ["Alerts"]},
+            )
+        )
+        async with cluster.operator(), cluster.pods(namespace):
+            await becomes(cluster, namespace, 2)
+
+            async def step() -> Any:
+                found = await cluster.get("ServingPool", "chat", namespace)
+                scaling = ((found or {}).get("status") or {}).get("scaling") or {}
+                return scaling.get("history")
+
+            (told,) = await eventually(step, "a step in the status")
+            assert told["reason"] == "Alerts"
+            assert f"TidegateErrorBudgetBurn (page) of tier {name}" in told["message"]
+
+
+async def test_without_autoscaling_a_horizontal_autoscaler_sets_the_pools_scale(
+    cluster: OperatorCluster, namespace: str
+) -> None:
+    """As far as it goes without a metrics API: to its minReplicas."""
+    name = f"hpa-{namespace}"
+    await cluster.apply(
+        tier(name),
+        tenant("a", name, namespace=namespace),
+        pool(namespace=namespace, tiers=[{"name": name}], replicas=1),
+    )
+    target = {"apiVersion": "tidegate.io/v1alpha1", "kind": "ServingPool", "name": "chat"}
+    async with cluster.operator(), cluster.pods(namespace):
+        await cluster.condition_becomes("ServingPool", "chat", namespace, "Ready", "True")
+        await cluster.apply(
+            {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": {"name": "chat", "namespace": namespace},
+                "spec": {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 3},
+            }
+        )
+        await becomes(cluster, namespace, 2)
+        obj = await cluster.get("ServingPool", "chat", namespace)
+        assert obj is not None
+        assert obj["spec"]["replicas"] == 2
