@@ -169,3 +169,27 @@ async def test_too_long_a_prompt_is_refused_by_its_name(client: aiohttp.ClientSe
     async with client.post("/v1/completions", json=body) as answer:
         assert answer.status == 400
         assert "8192" in (await answer.json())["error"]["message"]
+
+
+async def test_a_prefix_is_found_under_its_own_salt_alone(
+    engine: VllmEngine, client: aiohttp.ClientSession
+) -> None:
+    prompt = [(7 * number) % 200 + 1 for number in range(4 * BLOCK_TOKENS + 1)]
+
+    async def found(**salt: str) -> float:
+        before = await engine.metrics(client)
+        body = completion(1, prompt=prompt, **salt)
+        async with client.post("/v1/completions", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+        hits, queries = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+        async with asyncio.timeout(30):  # the counters may follow the answer
+            after = await engine.metrics(client)
+            while after[queries] < before[queries] + len(prompt):
+                await asyncio.sleep(0.05)
+                after = await engine.metrics(client)
+        return after[hits] - before[hits]
+
+    assert await found(cache_salt="of-a") == 0
+    assert await found(cache_salt="of-a") == 4 * BLOCK_TOKENS
+    assert await found(cache_salt="of-b") == 0
+    assert await found() == 0
