@@ -1,0 +1,52 @@
+"""What is remembered of requests, and that a noisy tenant pushes nobody else's out."""
+
+from __future__ import annotations
+
+from tidegate_sidecar.recent_requests import (
+    MAX_DISPATCHES,
+    MAX_ENDED,
+    MAX_ENDED_OF_TENANT,
+    Ended,
+    RecentRequests,
+)
+
+from tidegate.scheduling.contracts import RecordKind, UsageRecord
+from tidegate.scheduling.request import Request
+
+
+def ended(name: str, tenant: str) -> Ended:
+    record = UsageRecord(1, RecordKind.USAGE, name, "completed", 0.0, 0.0, tenant=tenant)
+    return Ended(record, 0.0, 0.0)
+
+
+def test_a_noisy_tenant_pushes_out_its_own_alone() -> None:
+    recent = RecentRequests()
+    recent.ended(ended("quiet", "b"), known_tenant=True)
+    for number in range(MAX_ENDED + 5):
+        recent.ended(ended(f"r{number}", "a"), known_tenant=True)
+    assert recent.find("quiet") is not None
+    assert recent.find("r0") is None
+    assert [record.id for record in recent.last_of("b")] == ["quiet"]
+    newest = [record.id for record in recent.last_of("a")]
+    assert (len(newest), newest[0]) == (MAX_ENDED_OF_TENANT, f"r{MAX_ENDED + 4}")
+    assert len(recent.records()) == MAX_ENDED
+    recent.keep_tenants({"a"})
+    assert (recent.find("quiet"), list(recent.last_of("b"))) == (None, [])
+
+
+def test_a_request_of_no_known_tenant_makes_no_ring_of_its_own() -> None:
+    recent = RecentRequests()
+    recent.ended(ended("r", "forged"), known_tenant=False)
+    assert list(recent.last_of("forged")) == []
+    assert recent.find("r") is not None
+
+
+def test_who_was_served_in_an_interval() -> None:
+    recent = RecentRequests()
+    for at, (name, tenant) in enumerate([("1", "a"), ("2", "b"), ("3", "a"), ("mine", "c")]):
+        recent.dispatched(Request(name, tenant, 1, 1), float(at))
+    assert recent.served_between(1.0, 3.0, "mine") == ({"b": 1, "a": 1}, True)
+    for _ in range(MAX_DISPATCHES):
+        recent.dispatched(Request("x", "d", 1, 1), 9.0)
+    counts, complete = recent.served_between(1.0, 10.0, "mine")
+    assert (dict(counts), complete) == ({"d": MAX_DISPATCHES}, False)
