@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate_sidecar.bodies import OutputBound, engine_body, output_bound, parse_body
-from tidegate_sidecar.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, Endpoint
+from tidegate_sidecar.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Endpoint
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.estimate import Estimator
 from tidegate_sidecar.json_body import parse_object, splice
@@ -62,6 +62,19 @@ def test_o8_one_token_limit(field: str, value: object) -> None:
         assert (caught.value.status, caught.value.param) == (400, field)
     else:
         assert refusal(CHAT, raw).param == field
+
+
+@pytest.mark.parametrize("value", [ABSENT, None, 5, 0, -1, "5", 1e9, True])
+def test_o8_of_a_response(value: object) -> None:
+    members = {} if value is ABSENT else {"max_output_tokens": value}
+    raw = json.dumps({"model": "m", "input": "hi", "store": None, **members}).encode()
+    if value not in (ABSENT, None, 5):
+        assert refusal(RESPONSES, raw).param == "max_output_tokens"
+        return
+    body = parse_body(RESPONSES, raw)
+    bound = output_bound(body, OutputLimits(default_tokens=100), 4096, Estimator())
+    sent = json.loads(engine_body(body, bound=bound, engine_priority=0, ask_stream=False))
+    assert (sent["max_output_tokens"], sent["store"]) == (5 if value == 5 else 100, False)
 
 
 def test_o8_the_newer_name_wins_and_both_pass_unchanged() -> None:
