@@ -45,11 +45,13 @@ async def test_a_request_from_its_queue_to_its_end(
     engine.script = hold
     first = asyncio.create_task(speak(sidecar))
     await until(lambda: engine.busy == 1)
-    others = [asyncio.create_task(speak(sidecar)) for _ in range(2)]
-    await until(lambda: sidecar.runtime.dispatcher.in_hand == 3)
-    running, *waiting = sorted(
-        sidecar.runtime.reports.open, key=lambda passage: (not passage.tickets, passage.arrival)
-    )
+    known = list(sidecar.runtime.reports.open)
+    others = []
+    for in_hand in (2, 3):  # one after the other, so that their places are known
+        others.append(asyncio.create_task(speak(sidecar)))
+        await until(lambda: sidecar.runtime.dispatcher.in_hand == in_hand)  # noqa: B023
+        known += sidecar.runtime.reports.open - set(known)
+    running, *waiting = known
     explained = await ask(sidecar, f"requests/{running.id}")
     assert (explained.state, explained.tenant) == (RequestState.RUNNING, ALICE)
     assert explained.standing is None
