@@ -2,9 +2,9 @@
 
 Theory of operation: the engine sends a datagram a step to a path and never waits. Here the socket
 is read whenever it has something, without blocking, and a bounded number at a time, so that it
-never starves tenants. A kernel keeps few datagrams (net.unix.max_dgram_qlen, 10): what comes while
-the loop is busy elsewhere is lost, which the numbers of steps tell and everything that follows
-bears. The path is bound anew at each start; an engine that goes on finds the new socket.
+never starves tenants. A kernel keeps few datagrams and the plug-in some more for a while: what is
+lost beyond that the numbers of steps tell, and everything that follows bears it. The path is bound
+anew at each start; an engine that goes on finds the new socket.
 """
 
 from __future__ import annotations
