@@ -30,6 +30,7 @@ from tidegate.scheduling.contracts import (
     Observability,
     Policy,
     SchedulingMode,
+    SharedState,
     Stop,
     Task,
     TenantPolicy,
@@ -41,6 +42,7 @@ from tidegate_operator.engine_args import engine_limits, media_domains
 from tidegate_operator.findings import Fault, Finding, verdicts
 from tidegate_operator.judge import Judgement, TenantVerdict
 from tidegate_operator.kv_policy import kv_pools, prefill_limits
+from tidegate_operator.names import SHARED_STATE_SECRET
 from tidegate_operator.shards import Previous, TooManyTenants, cut
 from tidegate_operator.tier_policy import combine_tiers
 
@@ -98,6 +100,9 @@ def compile_pool(
     parts, kv_faults = kv_pools(pool, names)
     faults.extend(kv_faults)
     rows = {tenant.name: _row(tenant, names, judgement, previous) for tenant in served}
+    if pool.spec.shared_state is not None:
+        uids = {tenant.name: tenant.uid for tenant in served}
+        rows = {name: row and replace(row, uid=uids[name]) for name, row in rows.items()}
     tenants = tuple(row for row in rows.values() if row is not None)
     policy = Policy(
         version=POLICY_VERSION,
@@ -117,6 +122,7 @@ def compile_pool(
         kv_pools=parts,
         prefill=prefill_limits(pool),
         observability=_observability(pool),
+        shared_state=_shared_state(pool),
     )
     keys = KeySet(
         KEYS_VERSION,
@@ -190,6 +196,15 @@ def _observability(pool: ServingPool) -> Observability:
         return Observability()
     percent = watched.otlp.sample_percent
     return Observability(watched.otlp.endpoint, 100 if percent is None else percent)
+
+
+def _shared_state(pool: ServingPool) -> SharedState | None:
+    shared = pool.spec.shared_state
+    if shared is None:
+        return None
+    return SharedState(
+        shared.address, SHARED_STATE_SECRET if shared.secret_ref else None, pool.metadata.uid
+    )
 
 
 def _serves(pool: ServingPool, judgement: Judgement, namespace: str, may_share: bool) -> bool:

@@ -57,6 +57,7 @@ class TenantVerdict:
     digests: tuple[str, ...]
     """SHA-256 of the keys that are its own and usable, sorted."""
     findings: tuple[Finding, ...]
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ def _unreadable(errors: Sequence[FieldError]) -> Fault:
 class _Draft:
     """A Tenant before keys are compared between Tenants."""
 
+    uid: str
     name: str
     namespace: str
     generation: int
@@ -161,21 +163,21 @@ def _draft(
 ) -> _Draft:
     metadata = obj["metadata"]
     namespace, generation = metadata["namespace"], metadata["generation"]
-    name = f"{namespace}/{metadata['name']}"
+    uid, name = metadata.get("uid", ""), f"{namespace}/{metadata['name']}"
     created = metadata.get("creationTimestamp")
     age = (datetime.fromisoformat(created) if created else _NEVER, name)
     parsed = parse(Tenant, obj)
     if not isinstance(parsed, Tenant):
         keys, faults = resolve_keys(namespace, _readable_keys(obj), secrets)
         faults = [_unreadable(parsed), *faults]
-        return _Draft(name, namespace, generation, age, None, None, None, None, keys, faults)
+        return _Draft(uid, name, namespace, generation, age, None, None, None, None, keys, faults)
     claim, faults = _judge_claim(parsed, namespace, judgement)
     keys, key_faults = resolve_keys(namespace, parsed.spec.api_keys or [], secrets)
     stop = parsed.spec.stop or Stop.NONE
     models = tuple(sorted(parsed.spec.models or ()))
     scope = _cache_scope(parsed)
     faults += key_faults
-    return _Draft(name, namespace, generation, age, claim, stop, models, scope, keys, faults)
+    return _Draft(uid, name, namespace, generation, age, claim, stop, models, scope, keys, faults)
 
 
 def _cache_scope(tenant: Tenant) -> str:
@@ -292,4 +294,5 @@ def _settle(draft: _Draft, owners: dict[str, str]) -> TenantVerdict:
         draft.cache_scope,
         tuple(sorted(digests)),
         findings,
+        draft.uid,
     )

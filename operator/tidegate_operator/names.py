@@ -24,6 +24,9 @@ POLICY = "policy"
 ADMIN = "admin"
 CACHE_SALT = "cache-salt"
 
+SHARED_STATE_SECRET = "/etc/tidegate/shared-state/password"
+"""In the sidecar's container: where the password of the pool's sharedState is mounted."""
+
 TENANT_PORT = 8000
 ADMIN_PORT = 8001
 SHARDS = 16

@@ -104,6 +104,7 @@ class PoolRuntime:
             refusals=tuple(f"pod {s.pod.name}: {s.refusal}" for s in behind if s.refusal),
             pending_seconds=time.monotonic() - since if since is not None else 0.0,
             kv_blocks=self._kv_blocks,
+            cut_off=self.link.cut_off,
         )
 
     async def _run(self) -> None:

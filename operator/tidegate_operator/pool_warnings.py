@@ -5,6 +5,8 @@ A warning is there while it holds and gone otherwise; its status is always True.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidegate.scheduling.contracts import Policy
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.api.kv import USUAL_BUDGET_PERCENT
@@ -24,10 +26,13 @@ def pool_warnings(
     state: PoolState,
     operator_sidecar_image: str,
     kv_blocks: int | None = None,
+    cut_off: Sequence[str] = (),
 ) -> list[Finding]:
-    """All that hold; ``kv_blocks`` are those of an engine, where that is known."""
+    """All that hold; ``kv_blocks`` are those of an engine, where that is known; ``cut_off`` says
+    which pods have no shared state, though the pool names one, and why."""
     found = [*_upgrade(pool, state, operator_sidecar_image), *_gpus(pool)]
     found += _not_routed(pool, state)
+    found += _shared_state(pool, state, cut_off)
     policy = state.compiled.policy if state.compiled else None
     if policy is not None:
         found += [*_prefill(policy), *_without_kv(policy, kv_blocks)]
@@ -36,6 +41,21 @@ def pool_warnings(
 
 def _warning(kind: ConditionType, reason: Reason, text: str) -> Finding:
     return Finding(kind, ConditionStatus.TRUE, reason, text)
+
+
+def _shared_state(pool: ServingPool, state: PoolState, cut_off: Sequence[str]) -> list[Finding]:
+    kind = ConditionType.SHARED_STATE_MISSING
+    if cut_off:
+        text = f"Each counts for itself, within its part of each limit: {joined(cut_off)}"
+        return [_warning(kind, Reason.SHARED_STATE_UNAVAILABLE, text)]
+    pods = sum(group.replicas for group in state.groups) or pool.spec.replicas
+    if pool.spec.shared_state is not None or pods < 2:
+        return []
+    text = (
+        f"{pods} pods count each for itself: a tenant has an even part of each rate limit on each, "
+        "and one that reaches more pods gets more; set spec.sharedState"
+    )
+    return [_warning(kind, Reason.SHARED_STATE_UNSET, text)]
 
 
 def _upgrade(pool: ServingPool, state: PoolState, operator_image: str) -> list[Finding]:

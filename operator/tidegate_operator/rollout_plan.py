@@ -43,7 +43,8 @@ from tidegate_operator.render.engine import CACHE
 Json = dict[str, Any]
 
 COLD = ("model", "engine", "sidecar")
-"""Fields of a pool's spec that the pod template is rendered from; of ``prefill`` chunkTokens too.
+"""Fields of a pool's spec that the pod template is rendered from; of ``prefill`` chunkTokens too,
+and of ``sharedState`` secretRef.
 """
 
 
@@ -76,6 +77,8 @@ def cold_digest(spec: Json, group: str = MAIN_GROUP) -> str:
     # Added only where it is set, so that the digests of other pools are what they always were.
     if chunk := (spec.get("prefill") or {}).get("chunkTokens"):
         cold["prefill"] = {"chunkTokens": chunk}
+    if secret := (spec.get("sharedState") or {}).get("secretRef"):
+        cold["sharedState"] = {"secretRef": secret}
     for entry in spec.get("engineGroups") or ():
         if entry["name"] == group and entry.get("draft"):
             cold["draft"] = entry["draft"]

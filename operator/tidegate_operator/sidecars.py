@@ -62,6 +62,8 @@ class Sidecar:
     """Why it does not take the newest policy, in its own words."""
     failures: int = 0
     """Visits in a row on which something failed."""
+    told_pods: int | None = None
+    """Among how many pods it divides limits; unset: not known."""
     not_before: float = 0.0
     """No delivery before, on the monotonic clock."""
     to_read: bool = False
@@ -125,7 +127,7 @@ class SidecarLink:
                 sidecar = self.sidecars[uid] = Sidecar(pod)
             if sidecar.pod.ready != pod.ready:
                 # Its process may be another one, which began by files that may be old.
-                sidecar.generation = None
+                sidecar.generation = sidecar.told_pods = None
             sidecar.pod = pod
         self._tell_version()
         now = {uid: (s.pod.ip, s.pod.ready) for uid, s in self.sidecars.items()}
@@ -142,6 +144,21 @@ class SidecarLink:
             return []
         wanted = self.delivery.generation
         return [s for s in self.sidecars.values() if s.pod.ready and s.generation != wanted]
+
+    @property
+    def ready_pods(self) -> int:
+        """Among how many limits are divided where each counts for itself."""
+        return max(1, sum(s.pod.ready for s in self.sidecars.values()))
+
+    @property
+    def cut_off(self) -> tuple[str, ...]:
+        """Ready pods that do not reach their shared state, and why."""
+        newest = ((s.pod, s.readings[-1].status) for s in self.sidecars.values() if s.readings)
+        return tuple(
+            f"pod {pod.name}: {shared.error or 'not available'}"
+            for pod, status in newest
+            if pod.ready and (shared := status.shared_state) is not None and not shared.available
+        )
 
     @property
     def reads_policy(self) -> int | None:
@@ -197,6 +214,11 @@ class SidecarLink:
         return max(0.01, min([self._next_scrape, *(s.not_before for s in free)]) - now)
 
     def _needs(self, sidecar: Sidecar) -> bool:
+        return self._lacks_policy(sidecar) or (
+            self.delivery is not None and sidecar.told_pods != self.ready_pods
+        )
+
+    def _lacks_policy(self, sidecar: Sidecar) -> bool:
         return self.delivery is not None and sidecar.generation != self.delivery.generation
 
     async def _visit(self, sidecar: Sidecar, delivery: Delivery) -> None:
@@ -205,7 +227,10 @@ class SidecarLink:
             async with self._slots_of_failing if sidecar.failures else self._slots:
                 error: Exception | None = None
                 if self._needs(sidecar) and time.monotonic() >= sidecar.not_before:
-                    error = await self._tried(self._deliver(sidecar, delivery))
+                    if self._lacks_policy(sidecar):
+                        error = await self._tried(self._deliver(sidecar, delivery))
+                    if error is None:
+                        error = await self._tried(self._tell_pods(sidecar, delivery))
                 reachable = error is None or isinstance(error, _Refused)
                 if sidecar.to_read and reachable:
                     error = await self._tried(self._read(sidecar, delivery)) or error
@@ -260,6 +285,17 @@ class SidecarLink:
             sidecar.refusal = f"{response.status} {text[:300]}"
             raise _Refused(f"it refuses the policy: {sidecar.refusal}")
 
+    async def _tell_pods(self, sidecar: Sidecar, delivery: Delivery) -> None:
+        ready = self.ready_pods
+        async with self._session.put(
+            f"{_address(sidecar)}/pods?ready={ready}", headers=_headers(delivery)
+        ) as response:
+            await response.read()
+        # An earlier version does not know the question, and counts as it always did.
+        if response.status not in (200, 404):
+            raise _Refused(f"PUT /pods: {response.status}")
+        sidecar.told_pods = ready
+
     async def _read(self, sidecar: Sidecar, delivery: Delivery) -> None:
         async with self._session.get(
             f"{_address(sidecar)}/status", headers=_headers(delivery)
@@ -295,6 +331,10 @@ class SidecarLink:
             and now - sidecar.readings[1].at_seconds >= self._window_seconds
         ):
             sidecar.readings.popleft()
+        starts = {reading.status.started_at for reading in list(sidecar.readings)[-2:]}
+        if len(starts) > 1:  # its process is another one
+            sidecar.told_pods = None
+            self._wake.set()
         if self.delivery is not delivery:
             return
         if sidecar.generation != status.policy_generation:

@@ -44,6 +44,8 @@ class Delivered:
     pending_seconds: float = 0.0
     kv_blocks: int | None = None
     """Of the engine that has fewest; unset: not known yet."""
+    cut_off: tuple[str, ...] = ()
+    """Ready pods that do not reach their shared state, and why."""
 
 
 def pool_state_status(
@@ -69,7 +71,9 @@ def pool_state_status(
         findings += readiness(desired, pods, _rollouts(state), state.faults, tenants, named)
         findings += _policy_applied(state, delivered, conditions)
         findings += scaling_finding(scaler)
-        findings += pool_warnings(state.pool, state, operator_sidecar_image, delivered.kv_blocks)
+        findings += pool_warnings(
+            state.pool, state, operator_sidecar_image, delivered.kv_blocks, delivered.cut_off
+        )
         status |= {
             "replicas": len(living),
             "readyReplicas": sum(pod.ready for pod in living),

@@ -47,6 +47,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "from an address": {"spec.model.source": {"uri": "s3://models/llama-8b"}},
     "model name with a slash": {"spec.model.name": "meta-llama/Llama-3.1-8B-Instruct"},
     "no pods": {"spec.replicas": 0},
+    "shared state": {"spec.sharedState": {"address": "redis://valkey:6379/1"}},
     "spans to a collector": {
         "spec.autoscaling": ABSENT,
         "spec.observability": {
@@ -178,6 +179,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "name with a dot": ({"metadata.name": "a.b"}, "metadata.name becomes the name of a Service"),
     "name that begins with a digit": ({"metadata.name": "1a"}, "becomes the name of a Service"),
     "scaled without a bound": ({"spec.autoscaling": {}}, "maxPerGroup: Required value"),
+    "a password in an address": (
+        {"spec.sharedState": {"address": "redis://user:password@valkey:6379"}},
+        "spec.sharedState.address in body should match",
+    ),
     "fewest above most": (
         {"spec.autoscaling": {"minPerGroup": 3, "maxPerGroup": 2}},
         "minPerGroup must not be above maxPerGroup",

@@ -60,6 +60,10 @@ class ConditionType(Explained):
         "GroupsNotRouted",
         "Warning: each engine group is called at an address of its own.",
     )
+    SHARED_STATE_MISSING = (
+        "SharedStateMissing",
+        "Warning: the pods count rate limits and fair shares each for itself.",
+    )
     TIER_WITHOUT_KV = (
         "TierWithoutKV",
         "Warning: a tier has no block of the KV cache of its own.",
@@ -163,6 +167,14 @@ class Reason(Explained):
     NO_KV_BLOCKS = (
         "NoKVBlocks",
         "kvPools leave the tier nothing, so that its requests run only on what others lend.",
+    )
+    SHARED_STATE_UNSET = (
+        "SharedStateUnset",
+        "There are several pods, and the pool names no server in which they count together.",
+    )
+    SHARED_STATE_UNAVAILABLE = (
+        "SharedStateUnavailable",
+        "Pods do not reach the server, or it does not do what they ask; the message says why.",
     )
     POLICY_APPLIED = ("PolicyApplied", "All ready sidecars run the newest policy.")
     POLICY_PENDING = ("PolicyPending", "Some sidecars still run an older policy.")

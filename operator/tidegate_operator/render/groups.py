@@ -153,7 +153,7 @@ def _pod_spec(
             {"name": "engine-tmp", "emptyDir": {}},
             *([plugin_volume()] if plugin else []),
             *model_volumes(pool.spec.model),
-            *sidecar_volumes(pool.metadata.name),
+            *sidecar_volumes(pool),
         ],
         **scheduling_fields(engine, selector),
     }

@@ -9,6 +9,7 @@ from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.names import (
     ADMIN_PORT,
     SHARDS,
+    SHARED_STATE_SECRET,
     TENANT_PORT,
     admin_secret,
     cache_salt_secret,
@@ -75,6 +76,7 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             {"name": "policy", "mountPath": POLICY_DIRECTORY, "readOnly": True},
             {"name": "admin", "mountPath": ADMIN_DIRECTORY, "readOnly": True},
             {"name": "cache-salt", "mountPath": CACHE_SALT_DIRECTORY, "readOnly": True},
+            *_shared_state_mounts(pool),
         ],
         "lifecycle": {"preStop": {"sleep": {"seconds": NOTICE_SECONDS}}},
         "readinessProbe": {
@@ -95,9 +97,34 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
     }
 
 
-def sidecar_volumes(pool: str) -> list[Json]:
+def _shared_state_mounts(pool: ServingPool) -> list[Json]:
+    shared = pool.spec.shared_state
+    if shared is None or shared.secret_ref is None:
+        return []
+    directory = SHARED_STATE_SECRET.rpartition("/")[0]
+    return [{"name": "shared-state", "mountPath": directory, "readOnly": True}]
+
+
+def _shared_state_volumes(pool: ServingPool) -> list[Json]:
+    """The password; optional, since a pod whose shared state is away serves all the same."""
+    shared = pool.spec.shared_state
+    if shared is None or shared.secret_ref is None:
+        return []
+    file = SHARED_STATE_SECRET.rpartition("/")[2]
+    secret = {
+        "secretName": shared.secret_ref.name,
+        "defaultMode": 0o440,
+        "optional": True,
+        "items": [{"key": shared.secret_ref.key, "path": file}],
+    }
+    return [{"name": "shared-state", "secret": secret}]
+
+
+def sidecar_volumes(pool: ServingPool) -> list[Json]:
     """The policy as one projected volume with all shards there could be, so that growing over one
-    never changes the pod template; the admin token, and the key of the cache salts."""
+    never changes the pod template; the admin token, and the key of the cache salts; the password
+    of the shared state."""
+    name = pool.metadata.name
     return [
         {
             "name": "policy",
@@ -106,7 +133,7 @@ def sidecar_volumes(pool: str) -> list[Json]:
                 "sources": [
                     {
                         "secret": {
-                            "name": policy_secret(pool, shard),
+                            "name": policy_secret(name, shard),
                             "optional": True,
                             "items": [
                                 {"key": POLICY_FILE, "path": f"policy-{shard:02}.json"},
@@ -120,10 +147,11 @@ def sidecar_volumes(pool: str) -> list[Json]:
         },
         {
             "name": "admin",
-            "secret": {"secretName": admin_secret(pool), "defaultMode": 0o440},
+            "secret": {"secretName": admin_secret(name), "defaultMode": 0o440},
         },
         {
             "name": "cache-salt",
-            "secret": {"secretName": cache_salt_secret(pool), "defaultMode": 0o440},
+            "secret": {"secretName": cache_salt_secret(name), "defaultMode": 0o440},
         },
+        *_shared_state_volumes(pool),
     ]

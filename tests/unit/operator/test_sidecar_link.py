@@ -14,7 +14,7 @@ from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.sidecars import Delivery, SidecarLink
 
-from tidegate.scheduling.contracts import SidecarStatus, dumps
+from tidegate.scheduling.contracts import SharedStateStatus, SidecarStatus, dumps
 
 
 class Answer:
@@ -38,6 +38,10 @@ class Sidecars:
         self.mode: dict[str, str] = {}
         self.generation: dict[str, int] = {}
         self.puts: list[str] = []
+        self.pods: dict[str, list[int]] = {}
+        """What each was told of how many serve."""
+        self.started: dict[str, float] = {}
+        self.shared_state: SharedStateStatus | None = None
         self.waiting = 0
         self.reads_policy: dict[str, int] = {}
         """By address; others have no policy yet and say nothing of versions."""
@@ -60,8 +64,13 @@ class Sidecars:
         return address
 
     @contextlib.asynccontextmanager
-    async def put(self, url: str, data: bytes, headers: Any) -> AsyncIterator[Answer]:
+    async def put(self, url: str, headers: Any, data: bytes = b"") -> AsyncIterator[Answer]:
         address = await self._reach(url)
+        if "/pods?" in url:
+            if self.mode.get(address) != "earlier version":
+                self.pods.setdefault(address, []).append(int(url.rpartition("=")[2]))
+            yield Answer(404 if self.mode.get(address) == "earlier version" else 200, "{}")
+            return
         self.puts.append(address)
         if self.mode.get(address) == "refuses":
             yield Answer(422, "told to refuse")
@@ -79,9 +88,10 @@ class Sidecars:
         status = SidecarStatus(
             1,
             "acme/chat",
-            1.0,
+            self.started.get(address, 1.0),
             self.generation.get(address, 0),
             reads_policy=self.reads_policy.get(address, 1),
+            shared_state=self.shared_state,
         )
         yield Answer(200, dumps(status))
 
@@ -248,3 +258,34 @@ async def test_the_version_is_what_all_sidecars_read(mode: str) -> None:
         link.update([pod("10.0.0.1")], delivery(1))
         await becomes(lambda: session.told == 3, "the older one goes")
         assert link.reads_policy == 2
+
+
+async def test_each_is_told_how_many_serve_and_again_when_it_may_have_forgotten() -> None:
+    session = Sidecars()
+    session.mode["10.0.0.3"] = "earlier version"
+    pods = [pod("10.0.0.1"), pod("10.0.0.2", ready=False), pod("10.0.0.3")]
+    async with running(session, scrape_seconds=0.05) as link:
+        link.update(pods, delivery(1))
+        await becomes(lambda: session.pods.get("10.0.0.1") == [2], "two serve")
+        await becomes(lambda: session.pods.get("10.0.0.2") == [2], "also one that does not yet")
+        link.update([pod("10.0.0.1"), pod("10.0.0.2"), pod("10.0.0.3")], delivery(1))
+        await becomes(lambda: session.pods["10.0.0.1"][-1] == 3, "three serve")
+        told = len(session.pods["10.0.0.1"])
+        session.started["10.0.0.1"] = 2.0
+        await becomes(lambda: len(session.pods["10.0.0.1"]) > told, "it was started anew")
+        assert session.generation["10.0.0.3"] == 1
+        assert not link.behind
+
+
+async def test_who_does_not_reach_the_shared_state_is_named() -> None:
+    session = Sidecars()
+    async with running(session, scrape_seconds=0.05) as link:
+        link.update([pod("10.0.0.1"), pod("10.0.0.2", ready=False)], delivery(1))
+        await becomes(lambda: link.readings(), "it was read")
+        assert link.cut_off == ()
+        session.shared_state = SharedStateStatus(False, 1.0, "connection refused")
+        await becomes(
+            lambda: link.cut_off == ("pod pod-10.0.0.1: connection refused",), "it says so"
+        )
+        session.shared_state = SharedStateStatus(True, 2.0)
+        await becomes(lambda: link.cut_off == (), "it is back")
