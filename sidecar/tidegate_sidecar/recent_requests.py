@@ -74,11 +74,14 @@ class RecentRequests:
         return (entry.record for entry in reversed(self._of_tenant.get(tenant, ())))
 
     def served_between(self, since: float, until: float, but: str) -> tuple[Counter[str], bool]:
-        """Dispatches by tenant, of all requests but one; and whether all of that time is known."""
+        """Dispatches by tenant, of all requests but one and its parts; and whether all of that time
+        is known."""
         counts: Counter[str] = Counter()
+        part = f"{but}-"
         for dispatch in reversed(self._dispatches):
             if dispatch.at < since:
                 return counts, True
-            if dispatch.at <= until and dispatch.request_id != but:
+            own = dispatch.request_id == but or dispatch.request_id.startswith(part)
+            if dispatch.at <= until and not own:
                 counts[dispatch.tenant] += 1
         return counts, len(self._dispatches) < MAX_DISPATCHES

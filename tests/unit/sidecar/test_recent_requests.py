@@ -45,6 +45,7 @@ def test_who_was_served_in_an_interval() -> None:
     recent = RecentRequests()
     for at, (name, tenant) in enumerate([("1", "a"), ("2", "b"), ("3", "a"), ("mine", "c")]):
         recent.dispatched(Request(name, tenant, 1, 1), float(at))
+    recent.dispatched(Request("mine-1", "c", 1, 1), 3.0)
     assert recent.served_between(1.0, 3.0, "mine") == ({"b": 1, "a": 1}, True)
     for _ in range(MAX_DISPATCHES):
         recent.dispatched(Request("x", "d", 1, 1), 9.0)
