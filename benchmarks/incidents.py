@@ -35,7 +35,8 @@ from tidegate.simulator.workloads.client import Workload
 
 DURATION_SECONDS = 3_600.0
 SENSITIVITY_SECONDS = 700.0
-"""Of each run where each constant is varied: two bursts of incident B; one seed."""
+DRAFT_SENSITIVITY_SECONDS = 400.0
+"""Of each run where each constant is varied: two bursts of incident B; of C's."""
 WARMUP_SECONDS = 100.0
 
 FCFS, PRIORITY, OURS = "vLLM FCFS", "vLLM priority", "Tidegate"
@@ -170,19 +171,36 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
     seeds = SEEDS[:1] if arguments.quick or arguments.sensitivity else SEEDS
     duration = DURATION_SECONDS / (3 if arguments.quick else 1)
     if arguments.sensitivity:
-        runs = _runs(arguments.only, seeds, SENSITIVITY_SECONDS)
-        return model_only(
-            sensitivity(
+        return model_only(_sensitivity(arguments, console))
+    done = execute(_runs(arguments.only, seeds, duration), arguments.jobs, console, "incidents")
+    _print(done, seeds, console)
+    return model_only(_figures(done, seeds))
+
+
+def _sensitivity(arguments: argparse.Namespace, console: Console) -> list[Figure]:
+    """One seed of what figures of ours are made of; a draft's constants in C alone."""
+    seeds, figures = SEEDS[:1], list[Figure]()
+    for drafted, seconds in ((False, SENSITIVITY_SECONDS), (True, DRAFT_SENSITIVITY_SECONDS)):
+        runs = [
+            run
+            for run in _runs(arguments.only, seeds, seconds)
+            if drafted == (run.key[0] == "C") and (drafted or _is_judged(run.key))
+        ]
+        if runs:
+            figures += sensitivity(
                 runs,
                 lambda done: _figures(done, seeds),
                 arguments.jobs,
                 console,
-                with_drafts=True,
+                with_drafts=drafted,
             )
-        )
-    done = execute(_runs(arguments.only, seeds, duration), arguments.jobs, console, "incidents")
-    _print(done, seeds, console)
-    return model_only(_figures(done, seeds))
+    return figures
+
+
+def _is_judged(key: str) -> bool:
+    """Whether a figure of ours needs the run."""
+    case, name = key.split(": ")
+    return name in (OURS, LIMITED) or (case == "B" and name in (PRIORITY, FCFS))
 
 
 def _runs(only: Sequence[str] | None, seeds: Sequence[int], duration: float) -> list[Run]:

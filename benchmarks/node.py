@@ -210,6 +210,15 @@ def _of(done: Results, seed: int, key: str, other: str) -> float:
     return done[key, seed].completed_per_second / done[other, seed].completed_per_second
 
 
+def _made_of(done: Results, seed: int, key: str, alone: str = ALONE) -> str:
+    """What T0's slowest first tokens are made of, beside its P99 alone."""
+    t0 = done[key, seed].tiers["t0"]
+    return (
+        f"alone {done[alone, seed].tiers['t0'].ttft_p99:.3f} s; slowest 2% wait "
+        f"{t0.slowest_waited:.3f} s for a step and take {t0.slowest_computed:.3f} s"
+    )
+
+
 def _by_tier(done: Results, seed: int) -> str:
     """Requests per second of each tier, ours over FCFS's: what the sum is made of."""
     ours, fcfs = done[OURS, seed].tiers, done[FCFS, seed].tiers
@@ -233,7 +242,10 @@ def _figures(done: Results, seeds: Sequence[int], best: str) -> list[Figure]:
     figures: list[Figure] = []
     if have(OURS):
         figures += [
-            worst("T0 P99", "x alone", Aim("<=", 2.0), lambda s: _times_alone(done, s, OURS)),
+            worst(
+                "T0 P99", "x alone", Aim("<=", 2.0), lambda s: _times_alone(done, s, OURS),
+                _made_of(done, seeds[0], OURS),
+            ),
             worst(
                 "T0 within 800 ms", "%", Aim(">=", 99.5),
                 lambda s: 100 * done[OURS, s].tiers["t0"].within_slo,
@@ -288,6 +300,15 @@ def _figures(done: Results, seeds: Sequence[int], best: str) -> list[Figure]:
                 lambda s: _of(done, s, OURS, best), best,
             )
         )  # fmt: skip
+    if best and have(AMPLE, best):
+        figures.append(
+            worst(
+                f"requests/s, {AMPLE}",
+                "of the best split",
+                None,
+                lambda s: _of(done, s, AMPLE, best),
+            )
+        )
     half_fcfs = f"{FCFS}, half load"
     for name in (OURS_80, OURS_60):
         half, judged = f"{name}, half load", name in JUDGED_AT_HALF
@@ -297,6 +318,7 @@ def _figures(done: Results, seeds: Sequence[int], best: str) -> list[Figure]:
             worst(
                 f"T0 P99, {half}", "x alone", Aim("<=", 1.25) if judged else None,
                 lambda s, half=half: _times_alone(done, s, half, f"{ALONE}, half load"),  # type: ignore[misc]
+                _made_of(done, seeds[0], half, f"{ALONE}, half load"),
             ),
             worst(
                 f"requests/s, {half}", "of FCFS", Aim(">=", 0.99) if judged else None,

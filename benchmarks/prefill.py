@@ -35,7 +35,7 @@ from tidegate.simulator.workloads.mixed_node import FULL, T2_PROMPT, mixed_node,
 
 SEED = 1
 MEASURED_SECONDS = 1_400.0
-SENSITIVITY_SECONDS = 400.0
+SENSITIVITY_SECONDS = 200.0
 """Of the sweep's time, where each constant is varied."""
 WARMUP_SECONDS = 200.0
 BUDGETS = (5, 10, 15, 20, 25, 30, 40, 50, 60)

@@ -135,6 +135,30 @@ def test_each_figure_is_computed_from_the_runs_of_its_own_variation(
     assert "0.8 | 1.2" in console.export_text()
 
 
+def test_the_runs_that_are_varied_give_all_figures_of_ours() -> None:
+    extra = {
+        "t0 p99 in bursts": 1.0,
+        "t0 hits": 1.0,
+        "t1 worst minute before": 1.0,
+        "t1 worst minute after": 1.0,
+    }
+    done = {
+        (run.key, 1): replace(summary(t0=tier(), t1=tier()), extra=extra)
+        for run in incidents._runs(None, [1], 100.0)
+        if run.key[0] == "C" or incidents._is_judged(run.key)
+    }
+    figures = incidents._figures(done, [1])
+    assert {one.name[0] for one in figures} == {"A", "B", "C", "D"}
+    assert [one.name for one in figures if one.aim] == [
+        "A: Tidegate, T1 P99",
+        "B: T0 P99 in the avalanche",
+        "B: recomputed tokens, down from vLLM priority",
+        "B: T0's prefix hits",
+        "D, T1 sends it: Tidegate, prompt limits, T1's worst minute",
+        "D, T3 sends it: Tidegate, prompt limits, T1's worst minute",
+    ]
+
+
 def test_the_worst_seed_is_the_figure() -> None:
     done = {}
     for seed, p99 in ((1, 0.15), (2, 0.25)):
