@@ -202,7 +202,8 @@ class ModelSpec(ApiModel):
 
     name: ModelName = described("Name that clients send as `model`.")
     task: Task | None = described(
-        "Generate: chat and completions. Embed: embeddings.", unset="Generate"
+        "Generate: chat, completions and responses. Embed: embeddings, rerank and score.",
+        unset="Generate",
     )
     source: ModelSource = described("Where the weights come from; exactly one of its fields.")
     cache: ModelCache | None = described(
