@@ -371,7 +371,8 @@ class Controller:
             if runtime is None or runtime.figures is None or runtime.state is None:
                 return None
             compiled = runtime.state.compiled
-            return pool_status(runtime.figures, compiled.tier_names if compiled else ())
+            served = compiled.tier_names if compiled else ()
+            return pool_status(runtime.figures, served, runtime.pod_hour_price)
         if not self._waited and any(r.figures is None for r in self._pools.values()):
             return None
         pools = {"/".join(k): r.figures for k, r in self._pools.items() if r.figures is not None}

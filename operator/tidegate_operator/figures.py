@@ -24,6 +24,7 @@ from tidegate.scheduling.contracts import (
 )
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_operator.json_merge import without_nulls
+from tidegate_operator.prices import price_per_1000_calls
 
 Json = dict[str, Any]
 
@@ -105,12 +106,23 @@ class Figures:
     ttft: Buckets = field(default_factory=Buckets)
     queue_wait: Buckets = field(default_factory=Buckets)
     last_refusal: Refusal | None = None
+    completed: int = 0
+    """Requests, within the window."""
+    engine_time_ms: float = 0.0
+    """Charged within the window."""
+    promised: dict[str, list[int]] = field(default_factory=dict)
+    """Of each objective: requests that count for it within the window, and those that kept it."""
 
     def add_tier(self, new: TierStatus, old: TierStatus | None) -> None:
         """Add what one sidecar did for the tier."""
         self._add_counts(new, old)
         self.ttft.add(new.ttft_seconds, old.ttft_seconds if old else None)
         self.queue_wait.add(new.queue_seconds, old.queue_seconds if old else None)
+        before = {slo.metric: slo for slo in old.slo} if old else {}
+        for slo in new.slo:
+            last, sums = before.get(slo.metric), self.promised.setdefault(slo.metric, [0, 0])
+            sums[0] += slo.requests_total - (last.requests_total if last else 0)
+            sums[1] += slo.good_total - (last.good_total if last else 0)
 
     def add_tenant(self, new: TenantStatus, old: TenantStatus | None) -> None:
         """Add what one sidecar did for the tenant."""
@@ -161,6 +173,10 @@ class Figures:
         self.queued += new.queued
         self.running += new.running
         self.service_tokens += new.service_tokens_total - (old.service_tokens_total if old else 0)
+        self.engine_time_ms += new.engine_time_ms_total - (old.engine_time_ms_total if old else 0.0)
+        done = Outcome.COMPLETED.value
+        before = old.requests_total.get(done, 0) if old else 0
+        self.completed += new.requests_total.get(done, 0) - before
         for reason, count in new.requests_total.items():
             if count and reason not in NOT_REFUSED:
                 self.refused[reason] = self.refused.get(reason, 0) + count
@@ -176,6 +192,8 @@ class PoolFigures:
 
     tiers: dict[str, Figures] = field(default_factory=dict)
     tenants: dict[str, Figures] = field(default_factory=dict)
+    observed_ms: float = 0.0
+    """Of the window, summed over the sidecars."""
 
     @property
     def service_tokens(self) -> int:
@@ -188,7 +206,10 @@ def pool_figures(sidecars: Iterable[Sequence[Reading]], window_seconds: float) -
     for readings in sidecars:
         if not readings:
             continue
-        new, old = readings[-1].status, _base(readings, window_seconds)
+        base = _base(readings, window_seconds)
+        new, old = readings[-1].status, base.status if base else None
+        since = base.wall_seconds if base else new.started_at
+        pool.observed_ms += 1000.0 * max(0.0, readings[-1].wall_seconds - since)
         old_tiers = {tier.name: tier for tier in old.tiers} if old else {}
         old_tenants = {tenant.name: tenant for tenant in old.tenants} if old else {}
         for tier in new.tiers:
@@ -200,13 +221,16 @@ def pool_figures(sidecars: Iterable[Sequence[Reading]], window_seconds: float) -
     return pool
 
 
-def percent(part: int, whole: int) -> int | None:
+def percent(part: float, whole: float) -> int | None:
     """The share, in whole percent; None where nothing was served."""
     return min(100, round(100 * part / whole)) if whole > 0 else None
 
 
-def pool_status(figures: PoolFigures, served_tiers: Sequence[str]) -> Json:
-    """The figures as ``ServingPool.status`` has them; all null where nothing was read."""
+def pool_status(
+    figures: PoolFigures, served_tiers: Sequence[str], pod_hour: float | None = None
+) -> Json:
+    """The figures as ``ServingPool.status`` has them; all null where nothing was read. ``pod_hour``
+    is the price of an hour of one pod."""
     if not figures.tiers:
         return dict.fromkeys(("queued", "running", "tierSummary", "tiers", "tenants"))
     whole = figures.service_tokens
@@ -214,7 +238,16 @@ def pool_status(figures: PoolFigures, served_tiers: Sequence[str]) -> Json:
     for name in served_tiers:
         tier = figures.tiers.get(name, Figures())
         share = percent(tier.service_tokens, whole)
-        tiers.append({"name": name, "sharePercent": share} | tier.load())
+        told = {
+            "name": name,
+            "sharePercent": share,
+            "busyPercent": percent(tier.engine_time_ms, figures.observed_ms),
+            "pricePer1000Calls": price_per_1000_calls(
+                pod_hour, tier.engine_time_ms, tier.completed
+            ),
+            "objectives": _objectives(tier),
+        }
+        tiers.append(told | tier.load())
     busiest = sorted(
         (
             (name, tenant)
@@ -249,6 +282,15 @@ def pool_status(figures: PoolFigures, served_tiers: Sequence[str]) -> Json:
     }
 
 
+def _objectives(tier: Figures) -> list[Json] | None:
+    """How many of a tier's promises were kept; rounded down, as 100 shall mean all."""
+    rows = [
+        {"metric": metric, "requests": count, "keptPercent": 100 * good // count if count else None}
+        for metric, (count, good) in sorted(tier.promised.items())
+    ]
+    return [without_nulls(row) for row in rows] or None
+
+
 def merged(parts: Iterable[Figures]) -> Figures:
     """The sum of several pools."""
     total = Figures()
@@ -265,17 +307,17 @@ def worst_pool(figures: Mapping[str, Figures]) -> str | None:
     return max(sorted(measured), key=lambda name: measured[name], default=None)
 
 
-def _base(readings: Sequence[Reading], window_seconds: float) -> SidecarStatus | None:
+def _base(readings: Sequence[Reading], window_seconds: float) -> Reading | None:
     """What to count from: the newest reading that is a window old, else the oldest of this run;
     None where the sidecar started within the window."""
     newest = readings[-1]
     run = [r for r in readings if r.status.started_at == newest.status.started_at]
     old = [r for r in run if newest.at_seconds - r.at_seconds >= window_seconds]
     if old:
-        return old[-1].status
+        return old[-1]
     if newest.wall_seconds - newest.status.started_at <= window_seconds:
         return None
-    return run[0].status
+    return run[0]
 
 
 def _two_digits(value: float) -> int:

@@ -10,6 +10,7 @@ from tidegate_operator.autoscale.pool_scaler import GroupNow
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.engine_groups import home_of
 from tidegate_operator.figures import PoolFigures, pool_figures
+from tidegate_operator.prices import pod_hour_price
 from tidegate_operator.reconcile import PoolState
 from tidegate_operator.sidecars import SidecarLink
 from tidegate_operator.status import Delivered, address_for, wanted_groups
@@ -60,6 +61,12 @@ class PoolRuntime:
             {group.name: group.replicas for group in groups},
         )
         return changed
+
+    @property
+    def pod_hour_price(self) -> float | None:
+        """Of one of its pods; None: no price is named."""
+        pool = self.state.pool if self.state else None
+        return pod_hour_price(pool) if pool else None
 
     def _groups_now(self) -> list[GroupNow]:
         """Each engine group with the tiers that are at home there, and its sidecars."""

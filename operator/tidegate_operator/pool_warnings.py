@@ -11,14 +11,11 @@ from tidegate.scheduling.contracts import Policy
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.api.kv import USUAL_BUDGET_PERCENT
 from tidegate_operator.api.serving_pool import ServingPool
-from tidegate_operator.engine_args import flag_integer
 from tidegate_operator.findings import Finding, joined
 from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, TENANT_PORT, group_child
-from tidegate_operator.quantity import amount
+from tidegate_operator.prices import gpus_asked, gpus_used
 from tidegate_operator.reconcile import PoolState
 from tidegate_operator.render.engine import GPU
-
-_PIPELINE = ("--pipeline-parallel-size", "-pp")
 
 
 def pool_warnings(
@@ -86,17 +83,10 @@ def _upgrade(pool: ServingPool, state: PoolState, operator_image: str) -> list[F
 
 def _gpus(pool: ServingPool) -> list[Finding]:
     """An engine uses tensor x pipeline parallel GPUs, and there is one engine in a pod."""
-    engine = pool.spec.engine
-    resources = engine.resources
-    limits = (resources and resources.limits) or {}
-    requests = (resources and resources.requests) or {}
-    asked = amount(limits.get(GPU, requests.get(GPU)))
+    asked = gpus_asked(pool)
     if not asked:
         return []
-    arguments = engine.args or ()
-    pipeline = next((found for flag in _PIPELINE if (found := flag_integer(arguments, flag))), 1)
-    tensor = engine.tensor_parallel_size
-    used = tensor * pipeline
+    tensor, used = pool.spec.engine.tensor_parallel_size, gpus_used(pool)
     if asked == used:
         return []
     kind = ConditionType.GPU_MISMATCH

@@ -87,7 +87,16 @@ STATUS: dict[str, Json] = {
         "queued": 414,
         "running": 16,
         "tierSummary": "t0 4/12 t3 410/4",
-        "tiers": [{"name": "t0", "sharePercent": 75, **LOAD}],
+        "tiers": [
+            {
+                "name": "t0",
+                "sharePercent": 75,
+                "busyPercent": 60,
+                "pricePer1000Calls": "0.42",
+                "objectives": [{"metric": "EndToEnd", "requests": 80, "keptPercent": 99}],
+                **LOAD,
+            }
+        ],
         "tenants": [
             {"name": "customers/acme", "tier": "t0", "queued": 4, "running": 12, "sharePercent": 75}
         ],

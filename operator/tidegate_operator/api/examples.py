@@ -180,6 +180,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                 "scaleUp": {"window": "0s", "cooldown": "60s", "maxStep": 2},
                 "scaleDown": {"window": "10m", "cooldown": "5m", "maxStep": 1},
             },
+            "price": {"gpuHour": "2.50"},
             "observability": {
                 "prometheus": "http://prometheus.monitoring:9090",
                 "ruleLabels": {"release": "kube-prometheus-stack"},

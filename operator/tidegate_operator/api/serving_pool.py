@@ -17,6 +17,7 @@ from tidegate_operator.api.kv import MAX_KV_POOLS, KvPool, Prefill
 from tidegate_operator.api.limits import PromptLimit, Slo
 from tidegate_operator.api.model import ModelSpec
 from tidegate_operator.api.observability import ObservabilitySpec
+from tidegate_operator.api.price import PriceSpec
 from tidegate_operator.api.shared_state import SharedStateSpec
 from tidegate_operator.api.status import MAX_ENGINE_GROUPS, MAX_TIERS, ServingPoolStatus
 
@@ -264,6 +265,15 @@ class ServingPoolSpec(ApiModel):
         "nothing.",
         unset="Tidegate",
     )
+    shared_state: SharedStateSpec | None = described(
+        "Where the pods count rate limits together, and tell each other whom they served, so that "
+        "a tenant gets the same on one pod as on all. While it is away each counts for itself, "
+        "and the condition SharedStateMissing says so.",
+        unset="each pod counts for itself, within its part of each limit",
+    )
+    price: PriceSpec | None = described(
+        "What the pool's GPUs cost; the status then says what calls cost.", unset="no price"
+    )
     observability: ObservabilitySpec | None = described(
         "What measures the pool, and how.", unset="as if all its fields were unset"
     )
@@ -271,12 +281,6 @@ class ServingPoolSpec(ApiModel):
     @model_validator(mode="after")
     def _kv_pools_are_parts(self) -> Self:
         parts = self.kv_pools or []
-    shared_state: SharedStateSpec | None = described(
-        "Where the pods count rate limits together, and tell each other whom they served, so that "
-        "a tenant gets the same on one pod as on all. While it is away each counts for itself, "
-        "and the condition SharedStateMissing says so.",
-        unset="each pod counts for itself, within its part of each limit",
-    )
         tiers = [tier for part in parts for tier in part.tiers]
         if sum(part.percent for part in parts) > 100:
             raise ValueError(_OVER_100)

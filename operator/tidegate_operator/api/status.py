@@ -73,12 +73,41 @@ class Load(ApiModel):
     )
 
 
+class ObjectiveStatus(ApiModel):
+    """How one promise to a tier was kept in the last minute."""
+
+    metric: str = described("What is promised.", min_length=1, max_length=64)
+    requests: int | None = described("Requests that count for it.", unset="not known", ge=0)
+    kept_percent: int | None = described(
+        "Those of them that kept it.", unset="no request", ge=0, le=100
+    )
+
+
 class PoolTierStatus(Load):
     """One tier in one pool."""
 
     name: str = described("Name of the TenantTier.", min_length=1, max_length=253)
     share_percent: int | None = described(
         "Its part of the service (tokens) of the last minute.", unset="not known", ge=0, le=100
+    )
+    busy_percent: int | None = described(
+        "Part of the engines' time in the last minute that was spent on it; what all tiers lack of "
+        "100 was idle.",
+        unset="not known",
+        ge=0,
+        le=100,
+    )
+    price_per1000_calls: str | None = described(
+        "What 1,000 of its calls cost, by the engine time that those of the last minute took and "
+        "spec.price.",
+        unset="no price, or no call",
+        max_length=32,
+    )
+    objectives: list[ObjectiveStatus] | None = described(
+        "How its promises were kept in the last minute.",
+        unset="nothing is promised",
+        max_length=8,
+        map_key="metric",
     )
 
 
