@@ -65,6 +65,8 @@ class Endpoint:
     """Unset: it does not."""
     scheduled: bool = True
     """It takes the engine's time; False: only its tokenizer."""
+    truncates: bool = True
+    """vLLM cuts its prompt where it is told to; False: one that is too long is refused."""
     usage_is_prompt: bool = True
     """What it reports as used of the prompt is what was measured of it; False: it depends on the
     model how often a text is read."""
@@ -108,6 +110,7 @@ RESPONSES = Endpoint(
     responses_size,
     output_fields=("max_output_tokens",),
     stream=StreamKind.TYPED,
+    truncates=False,
     own_members=(("store", b"false"),),
 )
 EMBEDDINGS = Endpoint("embeddings", "/v1/embeddings", EMBEDDING_FIELDS, "input", embedding_size)

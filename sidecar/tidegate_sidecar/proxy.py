@@ -184,6 +184,8 @@ class Proxy:
         with ticket:
             kept = scheduled.truncate_to_tokens
             write = functools.partial(
+            if kept is not None and not endpoint.truncates:
+                raise ApiError(Outcome.PROMPT_TOO_LONG)
                 engine_body,
                 body,
                 bound=bound,

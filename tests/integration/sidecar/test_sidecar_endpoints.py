@@ -148,6 +148,21 @@ async def test_the_engine_is_told_to_store_nothing(
     assert "stream_options" not in sent
 
 
+async def test_a_prompt_that_the_engine_could_not_cut_is_refused(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    limits = {
+        "prompt_limit": {"max_tokens": 50, "on_exceed": "Truncate"},
+        "rate_limits": [{"name": "minute", "per": "Minute", "requests": 1}],
+    }
+    sidecar = await start_sidecar(policy=policy_document(tier=limits))
+    status, refused = await post(sidecar, "/v1/responses", {**RESPONSE, "input": "x" * 400})
+    assert (status, refused["error"]["code"]) == (413, "prompt_too_long")
+    async with sidecar.chat(messages=[{"role": "user", "content": "x" * 400}]) as answer:
+        assert answer.status == 200  # and the refused one took nothing of the limit
+    assert engine.requests[-1].json()["truncate_prompt_tokens"] == 50
+
+
 def typed(kind: str, **members: Any) -> bytes:
     return b"event: " + kind.encode() + b"\n" + event({**members, "type": kind})
 
