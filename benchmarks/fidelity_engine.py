@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import json
 import os
 import random
 import signal
@@ -40,7 +41,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # more threads spin for each other
     # Else the CPU platform gives the model a process of its own, and each step waits for two.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "PYTHONPATH": str(_HERE),
+    "PYTHONPATH": os.pathsep.join((str(_HERE), str(_HERE.parent))),
 }
 
 
@@ -58,6 +59,8 @@ class EngineFlags:
     scheduling_policy: str = "priority"
     long_prefill_token_threshold: int = 0
     watermark: float = 0.0
+    plugin_policy: str | None = None
+    """With the plug-in, under this policy.json; unset: stock."""
 
     def with_blocks(self, factor: float) -> EngineFlags:
         """With that many times the KV blocks."""
@@ -170,13 +173,20 @@ def real_engine(
     """`vllm serve` with these flags, in a folder with a short path; gone on exit."""
     folder.mkdir()
     engine_log = (folder / "engine.log").open("wb")
+    scheduler = ["--scheduler-cls", "fidelity_recorder.RecordingScheduler"]
+    if flags.plugin_policy is not None:
+        policy = folder / "policy.json"
+        policy.write_text(flags.plugin_policy)
+        config = json.dumps({"tidegate": {"policy": str(policy)}})
+        scheduler = ["--scheduler-cls", "fidelity_plugin_recorder.RecordingPlugin"]
+        scheduler += ["--additional-config", config]
     with engine_log:
         process = subprocess.Popen(
             [
                 python.with_name("vllm"), "serve", model, "--uds", folder / "e.sock",
                 "--served-model-name", MODEL, "--block-size", str(BLOCK_TOKENS), "--enforce-eager",
                 "--distributed-executor-backend=uni",
-                "--scheduler-cls", "fidelity_recorder.RecordingScheduler",
+                *scheduler,
                 "--disable-uvicorn-access-log",
                 "--stream-interval=16",  # the first token is sent at once all the same
                 *flags.arguments(),
@@ -213,7 +223,10 @@ def _healthy(path: str) -> bool:
 
 
 async def _send_all(path: str, planned: Sequence[Planned], seed: int, run: str) -> dict[str, float]:
-    bodies = {one.name: _body(one, random.Random(f"{seed} {one.name}")) for one in planned}
+    bodies = {
+        one.name: _body(one, random.Random(f"{seed} {one.name}"), number)
+        for number, one in enumerate(sorted(planned, key=lambda one: one.at))
+    }
     connector = aiohttp.UnixConnector(path=path, limit=0)
     timeout = aiohttp.ClientTimeout(total=START_SECONDS)
     async with aiohttp.ClientSession(
@@ -224,7 +237,13 @@ async def _send_all(path: str, planned: Sequence[Planned], seed: int, run: str) 
         return dict(zip((one.name for one in planned), await asyncio.gather(*sent), strict=True))
 
 
-def _body(one: Planned, draw: random.Random) -> dict[str, object]:
+def tier_of(name: str) -> str:
+    """The tier that a request's name begins with."""
+    return name.partition("-")[0]
+
+
+def _body(one: Planned, draw: random.Random, sequence: int) -> dict[str, object]:
+    """With tags for the plug-in, which stock does not read."""
     shared = random.Random("shared").choices(_VOCABULARY, k=one.shared_tokens)
     own = draw.choices(_VOCABULARY, k=one.prompt_tokens - one.shared_tokens)
     return {
@@ -235,6 +254,7 @@ def _body(one: Planned, draw: random.Random) -> dict[str, object]:
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
+        "vllm_xargs": {"tidegate_tier": tier_of(one.name), "tidegate_sequence": sequence},
     }
 
 

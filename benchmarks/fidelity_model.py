@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
 
-from fidelity_engine import BLOCK_TOKENS, EngineFlags
+from fidelity_engine import BLOCK_TOKENS, EngineFlags, tier_of
 from fidelity_log import Arrival, Notes, Outcome
 
+from tidegate.scheduling.contracts import Policy, loads
 from tidegate.simulator.engine_model import (
     Engine,
     EngineConfig,
@@ -20,6 +23,8 @@ from tidegate.simulator.engine_model import (
     SchedulingPolicy,
     StepTimeModel,
 )
+from tidegate.simulator.simulation.plugin import PluginHook
+from tidegate.simulator.simulation.request import SimRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +43,11 @@ IN_THE_ENGINE = Frontend()
 """For arrivals that are counted from where the engine's process has them."""
 
 
-def make_engine(flags: EngineFlags, step_time: StepTimeModel) -> Engine:
-    """The model of the engine that these flags start."""
-    return Engine(
-        EngineConfig(
+class ModelEngine:
+    """The model of the engine that these flags start, with the plug-in where they say so."""
+
+    def __init__(self, flags: EngineFlags, step_time: StepTimeModel) -> None:
+        config = EngineConfig(
             step_time=step_time,
             num_gpu_blocks=flags.num_gpu_blocks,
             block_size=BLOCK_TOKENS,
@@ -51,7 +57,24 @@ def make_engine(flags: EngineFlags, step_time: StepTimeModel) -> Engine:
             long_prefill_token_threshold=flags.long_prefill_token_threshold,
             watermark=flags.watermark,
         )
-    )
+        self._hook: PluginHook | None = None
+        if flags.plugin_policy is not None:
+            self._hook = PluginHook(loads(Policy, flags.plugin_policy), config)
+        self.engine = Engine(config, self._hook)
+
+    def add(self, request: EngineRequest, sequence: int) -> None:
+        """It arrives."""
+        if self._hook is not None:
+            tier = tier_of(request.request_id)
+            seen = SimpleNamespace(
+                id=request.request_id,
+                tier=tier,
+                tenant=tier,
+                planned=SimpleNamespace(prompt_tokens=request.prompt_tokens),
+                max_output_tokens=request.output_tokens_target,
+            )
+            self._hook.arrived(cast(SimRequest, seen), request, sequence, 0)
+        self.engine.add(request)
 
 
 def model_request(arrival: Arrival, key: int, shared_tokens: int = 0) -> EngineRequest:
@@ -78,13 +101,14 @@ def replay(
     `shared_tokens`, by name, are those that a prompt has in common with all others.
     """
     shared = shared_tokens or {}
-    engine = make_engine(flags, StepTimeModel(0.0, 0.0, 0.0, 1e-6))
+    model = ModelEngine(flags, StepTimeModel(0.0, 0.0, 0.0, 1e-6))
+    engine = model.engine
     arrivals = list(enumerate(notes.arrivals, start=1))
     alike = 0
     for number, step in enumerate(notes.steps):
         while arrivals and arrivals[0][1].before_step <= number:
             key, arrival = arrivals.pop(0)
-            engine.add(model_request(arrival, key, shared.get(arrival.name, 0)))
+            model.add(model_request(arrival, key, shared.get(arrival.name, 0)), key)
         if not engine.has_work:
             break
         result = engine.step(step.started_at)
@@ -103,7 +127,8 @@ def predict(
     frontend: Frontend = IN_THE_ENGINE,
 ) -> Outcome:
     """What the model makes of these arrivals, in virtual time."""
-    engine = make_engine(flags, step_time)
+    model = ModelEngine(flags, step_time)
+    engine = model.engine
     coming = sorted(
         (a.arrived_at + frontend.seconds(a.prompt_tokens), key, a)
         for key, a in enumerate(arrivals, start=1)
@@ -118,7 +143,7 @@ def predict(
         while coming and coming[-1][0] <= now:
             _, key, arrival = coming.pop()
             requests.append(model_request(arrival, key))
-            engine.add(requests[-1])
+            model.add(requests[-1], key)
         now = engine.step(now).ends_at
     return Outcome(
         first_token_seconds={

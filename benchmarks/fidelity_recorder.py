@@ -42,8 +42,8 @@ def _note_reached(*args, **kwargs):
 Request.from_engine_core_request = _note_reached
 
 
-class RecordingScheduler(Scheduler):
-    """vLLM's scheduler, with each arrival and step noted."""
+class Recording:
+    """Over a scheduler: each arrival and step is noted."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -90,3 +90,7 @@ class RecordingScheduler(Scheduler):
 
     def _note(self, note):
         self._notes.write(json.dumps(note, separators=(",", ":")) + "\n")
+
+
+class RecordingScheduler(Recording, Scheduler):
+    """vLLM's scheduler, noted."""

@@ -3,7 +3,8 @@
 The probe walks through the kinds of steps one by one: single requests on an idle engine, prompts of
 each length, 1 to all seats decoding at short and long context, prompts that arrive among decodes.
 A round of it costs some 10 s; the long contexts differ from round to round.
-The held-out runs are three mixes that it never saw, each of three tiers by vLLM's priority; their
+The held-out runs are mixes that it never saw, each of three tiers by vLLM's priority and one of
+them under the plug-in; their
 arrivals come faster than the engine serves them, so that there is a queue whose order matters. How
 many requests and how fast is set from the probe's constants, so that the check is as hard on a slow
 machine as on a fast one; what is measured is not.
@@ -11,6 +12,7 @@ machine as on a fast one; what is measured is not.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +26,21 @@ CHUNKED = EngineFlags(
     max_num_seqs=SEATS, max_num_batched_tokens=256, num_gpu_blocks=4096, scheduling_policy="fcfs"
 )
 TIERS = ("t0", "t1", "t2")
+PLUGIN_POLICY = json.dumps(
+    {
+        "version": 1,
+        "generation": 1,
+        "pool": "bench/pool",
+        "model": {"name": "tiny"},
+        "tiers": [
+            {"name": "t0", "priority": 200},
+            {"name": "t1", "priority": 100},
+            {"name": "t2", "priority": 0, "preemption": {"evictable": True}},
+        ],
+        "kv_pools": [{"name": "protected", "tiers": ["t0"], "percent": 30}],
+    }
+)
+STEERED = replace(TIGHT, plugin_policy=PLUGIN_POLICY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,16 @@ HELD_OUT = (
     HeldOut(
         "preemption",
         TIGHT,
+        (
+            TierShape(0.35, (40, 200), (20, 60)),
+            TierShape(0.35, (100, 500), (60, 160)),
+            TierShape(0.30, (300, 900), (150, 400)),
+        ),
+        overload=1.5,
+    ),
+    HeldOut(
+        "plug-in",
+        STEERED,
         (
             TierShape(0.35, (40, 200), (20, 60)),
             TierShape(0.35, (100, 500), (60, 160)),

@@ -59,7 +59,7 @@ def noted(
     """The recorder's lines, had vLLM been the model; the engine has that part of its core."""
     model = module("fidelity_model")
     arrival = module("fidelity_log").Arrival
-    engine = model.make_engine(flags, step_time)
+    engine = model.ModelEngine(flags, step_time).engine
     coming = list(requests)
     lines: list[str] = []
     now, processor = 0.0, 100.0
@@ -199,5 +199,5 @@ def test_without_vllm_every_error_is_missing_with_a_reason(
     monkeypatch.setattr(fidelity, "published_figures", list)
     arguments = argparse.Namespace(keep=None, repetitions=1, seconds=1.0, seed=1)
     figures = fidelity.measure(arguments, Console(quiet=True))
-    assert len(figures) == 3 * len(fidelity.METRICS)
+    assert len(figures) == 4 * len(fidelity.METRICS)
     assert all(one.met is None and "scripts/install-vllm" in one.why for one in figures)
