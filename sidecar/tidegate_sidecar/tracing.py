@@ -193,11 +193,8 @@ def _operation(record: UsageRecord) -> str:
     return _OPERATIONS.get(Endpoint(record.endpoint), record.endpoint)
 
 
-def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if value not in (None, "")}
-
-
 def _engine_attributes(record: UsageRecord) -> dict[str, Any]:
+    """What OpenTelemetry's conventions for generative AI ask for, what it cost, and the forecast."""
     return _known(
         {
             "gen_ai.operation.name": _operation(record),
@@ -209,12 +206,7 @@ def _engine_attributes(record: UsageRecord) -> dict[str, Any]:
             "gen_ai.usage.output_tokens": record.output_tokens,
             "gen_ai.usage.cache_read.input_tokens": record.cached_tokens,
             "tidegate.engine_ms": record.engine_ms,
-            "tidegate.est_finish": record.est_finish_at,
-            "tidegate.vft_skew": record.vft_skew,
-            "tidegate.vft_skew.flagged": None
-            if record.vft_skew is None
-            else record.vft_skew_cause is not None,
-            "tidegate.vft_skew.cause": record.vft_skew_cause,
+            **_forecast(record),
         }
     )
 
@@ -231,10 +223,17 @@ def _server_attributes(record: UsageRecord, status: int) -> dict[str, Any]:
             "tidegate.outcome": record.outcome,
             "tidegate.limit": record.limit,
             "tidegate.ttft_seconds": record.ttft_seconds,
-            "tidegate.est_finish": record.est_finish_at,
-            "tidegate.vft_skew": record.vft_skew,
-            "tidegate.vft_skew.flagged": None
-            if record.vft_skew is None
-            else record.vft_skew_cause is not None,
+            **_forecast(record),
         }
     )
+
+
+def _forecast(record: UsageRecord) -> dict[str, Any]:
+    forecast = {"tidegate.est_finish": record.est_finish_at, "tidegate.vft_skew": record.vft_skew}
+    if record.vft_skew is not None:
+        forecast["tidegate.vft_skew.flagged"] = record.vft_skew_cause is not None
+    return {**forecast, "tidegate.vft_skew.cause": record.vft_skew_cause}
+
+
+def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value not in (None, "")}
