@@ -183,9 +183,9 @@ class Proxy:
         ticket.role_event = endpoint is CHAT
         with ticket:
             kept = scheduled.truncate_to_tokens
-            write = functools.partial(
             if kept is not None and not endpoint.truncates:
                 raise ApiError(Outcome.PROMPT_TOO_LONG)
+            write = functools.partial(
                 engine_body,
                 body,
                 bound=bound,

@@ -194,7 +194,7 @@ def _operation(record: UsageRecord) -> str:
 
 
 def _engine_attributes(record: UsageRecord) -> dict[str, Any]:
-    """What OpenTelemetry's conventions for generative AI ask for, what it cost, and the forecast."""
+    """What the conventions for generative AI ask for, what it cost, and the forecast."""
     return _known(
         {
             "gen_ai.operation.name": _operation(record),
