@@ -33,6 +33,10 @@ def serve(
     admin_port: Annotated[
         int, typer.Option(help="The admin port, on 127.0.0.1; 0: any free one.")
     ] = 8001,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="The model's tokenizer.json: what a limit decides about is counted."),
+    ] = None,
     usage_records: Annotated[
         str | None,
         typer.Option(metavar="stdout|FILE", help="A line of JSON for each request goes here."),
@@ -49,6 +53,7 @@ def serve(
             port=port,
             admin_host="127.0.0.1",
             admin_port=admin_port,
+            tokenizer=tokenizer,
             usage_records=usage_records,
         )
     except (ContractError, OSError, SettingsError) as error:
@@ -56,6 +61,8 @@ def serve(
     configure(LogFormat.TEXT)
     try:
         uvloop.run(run_sidecar(settings))
+    except SettingsError as error:
+        raise CommandError(str(error), 2) from None
     except OSError as error:
         raise CommandError(
             f"cannot listen on {host}:{port} or 127.0.0.1:{admin_port}: {error}"
