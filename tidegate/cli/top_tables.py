@@ -3,6 +3,9 @@
 What is shown is what the operator wrote, so a person sees what ``kubectl describe`` has, only side
 by side, and what needs a look first: the pool that is not well, the tier that waits longest, the
 tenant with most in its queue. ``-`` is not known; 0 is zero.
+
+Of a tier: *share* of the service, *busy* the part of the engines' time that went to it, *kept* how
+many of its requests got what they were promised, the worst promise's, all in the last minute.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ def pool_table(pools: Sequence[Json]) -> Table:
 def tier_table(pools: Sequence[Json], tier: str | None = None) -> Table:
     """One row for each tier of each pool, the longest wait first."""
     table = _table(
-        "pool", "tier", "queued", "running", "share", "first token p50", "p99", "in queue p99",
-        "refused",
+        "pool", "tier", "queued", "running", "share", "busy", "kept", "first token p50", "p99",
+        "in queue p99", "1,000 calls", "refused",
     )  # fmt: skip
     rows = [
         (_name(pool), entry)
@@ -59,9 +62,12 @@ def tier_table(pools: Sequence[Json], tier: str | None = None) -> Table:
             _shown(entry.get("queued")),
             _shown(entry.get("running")),
             _percent(entry.get("sharePercent")),
+            _percent(entry.get("busyPercent")),
+            _percent(_kept(entry)),
             _time(first.get("p50Ms")),
             _time(first.get("p99Ms")),
             _time(_p99(entry, "queueWait")),
+            entry.get("pricePer1000Calls", UNKNOWN),
             escape(_refused(entry.get("refused"))),
         )
     return table
@@ -155,6 +161,12 @@ def _name(obj: Json) -> str:
 def _p99(entry: Mapping[str, Any], what: str) -> int | None:
     found: int | None = (entry.get(what) or {}).get("p99Ms")
     return found
+
+
+def _kept(entry: Mapping[str, Any]) -> int | None:
+    """Of the promise that was kept least."""
+    known = [o["keptPercent"] for o in entry.get("objectives") or () if "keptPercent" in o]
+    return min(known, default=None)
 
 
 def _refused(counts: Mapping[str, int] | None) -> str:

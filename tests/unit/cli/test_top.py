@@ -43,6 +43,9 @@ WELL = obj(
         ],
         "tiers": [
             {"name": "paid", "queued": 0, "running": 9, "sharePercent": 80,
+             "busyPercent": 41, "pricePer1000Calls": "0.42",
+             "objectives": [{"metric": "EndToEnd", "requests": 9, "keptPercent": 100},
+                            {"metric": "TimeToFirstToken", "requests": 9, "keptPercent": 97}],
              "ttft": {"p50Ms": 120, "p99Ms": 900}, "queueWait": {"p99Ms": 5}},
             {"name": "free", "queued": 7, "running": 3, "sharePercent": 20,
              "queueWait": {"p99Ms": 14000}, "refused": {"queue_full": 12, "throttled": 40}},
@@ -90,9 +93,12 @@ def test_the_pool_that_is_not_well_comes_first_and_says_why() -> None:
 def test_the_tier_that_waits_longest_comes_first() -> None:
     free, paid = rows(tier_table([WELL, ILL]))
     assert free == [
-        "a/chat", "free", "7", "3", "20%", "-", "-", "14.0 s", "40 throttled 12 queue_full",
+        "a/chat", "free", "7", "3", "20%", "-", "-", "-", "-", "14.0 s", "-",
+        "40 throttled 12 queue_full",
     ]  # fmt: skip
-    assert paid == ["a/chat", "paid", "0", "9", "80%", "120 ms", "900 ms", "5 ms", "none"]
+    assert paid == [
+        "a/chat", "paid", "0", "9", "80%", "41%", "97%", "120 ms", "900 ms", "5 ms", "0.42", "none",
+    ]  # fmt: skip
     assert [row[1] for row in rows(tier_table([WELL], "paid"))] == ["paid"]
 
 

@@ -135,7 +135,7 @@ def test_the_condition_says_what_is_wanted_or_missing() -> None:
 
 
 class Asked:
-    """Stands in for the questions to a Prometheus: what each is answered, and how many there were."""
+    """Stands in for the questions to a Prometheus: what each is answered, and their number."""
 
     def __init__(self, told: Told) -> None:
         self.told = told
