@@ -37,6 +37,10 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     },
     "tiers that may not exist": {"spec.tiers": ABSENT},
     "budget in tokens": {"spec.prefill": {"tokensPerStep": 1, "chunkTokens": 1}},
+    "chunks without the plug-in": {
+        "spec.engine.plugin": "Disabled",
+        "spec.prefill": {"chunkTokens": 512},
+    },
     "unusual budget": {"spec.prefill": {"budgetPercent": 100}},
     "long prompts of any length": {"spec.prefill.longPromptTokens": 1},
     "steered in the engine": {"spec.engine.plugin": "Enabled"},
@@ -103,6 +107,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a scheduler by argument": (
         {"spec.engine.args": ["--additional_config={}"]},
         "use spec.engine.plugin",
+    ),
+    "a budget that nobody keeps": (
+        {"spec.engine.plugin": ABSENT},
+        "budgetPercent, tokensPerStep and longPromptTokens need engine.plugin: Enabled",
     ),
     "cache of embeddings": (
         {"spec.model.task": "Embed", "spec.prefill": ABSENT},

@@ -76,15 +76,18 @@ class Prefill(ApiModel):
 
     budget_percent: int | None = described(
         "Prompt tokens of a step, in percent of the engine's --max-num-batched-tokens. Outside "
-        f"{USUAL_BUDGET_PERCENT[0]} to {USUAL_BUDGET_PERCENT[1]} a condition warns.",
+        f"{USUAL_BUDGET_PERCENT[0]} to {USUAL_BUDGET_PERCENT[1]} a condition warns. Needs "
+        "engine.plugin: Enabled.",
         unset=f"{DEFAULT_BUDGET_PERCENT}",
         ge=1,
         le=100,
     )
     tokens_per_step: int | None = described(
-        "The same as a number of tokens.", unset="budgetPercent says it", ge=1, le=MAX_TOKENS
+        "The same as a number of tokens. Needs engine.plugin: Enabled.",
+        unset="budgetPercent says it",
+        ge=1,
+        le=MAX_TOKENS,
     )
-
     chunk_tokens: int | None = described(
         "Most tokens of one prompt in one step, while others run (vLLM's "
         "--long-prefill-token-threshold). A change replaces the pods, one by one.",
@@ -92,7 +95,6 @@ class Prefill(ApiModel):
         ge=1,
         le=MAX_TOKENS,
     )
-
     long_prompt_tokens: int | None = described(
         "Prompts with more tokens left to compute get at most half of the budget while shorter "
         "ones of their tier wait. Needs engine.plugin: Enabled.",

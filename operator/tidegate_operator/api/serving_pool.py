@@ -120,6 +120,7 @@ class ServiceSpec(ApiModel):
 
 _OVER_100 = "the percents of all kvPools sum to more than 100"
 _IN_TWO = "a tier is in more than one of kvPools; it may be in one"
+_HAS_PLUGIN = "(has(self.engine.plugin) && self.engine.plugin == 'Enabled')"
 _GENERATES = "!has(self.model.task) || self.model.task == 'Generate'"
 
 
@@ -135,6 +136,13 @@ class ServingPoolSpec(ApiModel):
         rule(
             f"!has(self.prefill) || {_GENERATES}",
             "prefill is for models that generate; in embeddings nobody waits for a next token",
+            field_path=".prefill",
+        ),
+        rule(
+            f"!has(self.prefill) || {_HAS_PLUGIN} || !(has(self.prefill.budgetPercent) || "
+            "has(self.prefill.tokensPerStep) || has(self.prefill.longPromptTokens))",
+            "budgetPercent, tokensPerStep and longPromptTokens need engine.plugin: Enabled; "
+            "without it the engine fills its steps by itself",
             field_path=".prefill",
         ),
         rule(
@@ -156,8 +164,7 @@ class ServingPoolSpec(ApiModel):
             field_path=".engineGroups",
         ),
         rule(
-            "(has(self.engine.plugin) && self.engine.plugin == 'Enabled') || "
-            "!has(self.engineGroups) || !self.engineGroups.exists(group, "
+            f"{_HAS_PLUGIN} || !has(self.engineGroups) || !self.engineGroups.exists(group, "
             "has(group.noDraftTiers) && size(group.noDraftTiers) > 0)",
             "noDraftTiers needs engine.plugin: Enabled",
             field_path=".engineGroups",

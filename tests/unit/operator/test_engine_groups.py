@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.custom_resources import Json, pool
@@ -20,6 +22,7 @@ from tidegate_operator.engine_groups import (
 from tidegate_operator.group_rollout import GroupPlan, plan_groups
 from tidegate_operator.render import render_children
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 CHAT = {"name": "chat", "tiers": ["t0"], "share": 2}
 CODE = {"name": "code", "tiers": ["t2"], "draft": {"method": "Ngram", "tokens": 4}}
 
@@ -37,6 +40,17 @@ def counts(obj: Json, running: dict[str, int] | None = None) -> dict[str, int]:
 def test_a_pool_without_groups_is_one() -> None:
     assert counts(pool(replicas=5)) == {"main": 5}
     assert too_few(read(pool(replicas=1))) is None
+
+
+def test_the_node_of_the_example_is_full() -> None:
+    """Four engines of two GPUs on eight: two for conversation, one for code, one without draft."""
+    obj = yaml.safe_load((EXAMPLES / "8xh100" / "pool.yaml").read_text())
+    parsed = read(obj)
+    groups = engine_groups(parsed)
+    assert {group.name: group.replicas for group in groups} == {"chat": 2, "code": 1, "plain": 1}
+    gpus = parsed.spec.engine.tensor_parallel_size * sum(group.replicas for group in groups)
+    assert gpus == 8
+    assert [group.draft is not None for group in groups] == [True, True, False]
 
 
 @pytest.mark.parametrize(
