@@ -44,7 +44,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "unusual budget": {"spec.prefill": {"budgetPercent": 100}},
     "long prompts of any length": {"spec.prefill.longPromptTokens": 1},
     "steered in the engine": {"spec.engine.plugin": "Enabled"},
-    "not steered in the engine": {"spec.engine.plugin": "Disabled"},
+    "not steered in the engine": {"spec.engine.plugin": "Disabled", "spec.prefill": ABSENT},
     "by priority": {"spec.betweenTiers": "Strict"},
     "promises taken back": {"spec.tiers.0.slo": {}},
 }

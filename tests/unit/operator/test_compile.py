@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.custom_resources import Json, digest, key_secret, pool, tenant, tier
 from tidegate_operator import api
@@ -601,6 +601,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Json], list[Json]]:
     return tiers, tenants
 
 
+@settings(deadline=None)  # of a machine that does much else
 @given(clusters(), clusters(), st.randoms(use_true_random=False))
 def test_compiling_is_deterministic_and_idempotent(
     before: tuple[list[Json], list[Json]],
