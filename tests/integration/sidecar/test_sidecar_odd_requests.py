@@ -74,10 +74,11 @@ class Served:
             model={"name": MODEL, "task": "Embed" if self._flags else "Generate"},
             tier={"output": {"default_tokens": 4, "max_tokens": 64}},
         )
-        limits = {"max_body_bytes": 100_000, "body_seconds": 0.1}
         async with (
             engine_in_process(*self._flags, "--fake-time-scale", "0.01") as engine,
-            sidecar_under_test(self._folder, engine.url, policy=policy, **limits) as sidecar,
+            sidecar_under_test(
+                self._folder, engine.url, policy=policy, max_body_bytes=100_000
+            ) as sidecar,
         ):
             self.port = sidecar.sidecar.port
             self._ready.set()

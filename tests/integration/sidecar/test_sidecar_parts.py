@@ -178,7 +178,8 @@ async def test_a_part_that_fails_fails_the_whole_and_only_what_was_done_is_bille
     scheduler = sidecar.runtime.dispatcher.scheduler
     assert scheduler is not None
     (tier,) = scheduler.tier_snapshots()
-    assert tier.service_tokens_total in range(10, 5 * sent, 5)  # of the parts that were answered
+    # 5 for each part that was answered before, and nothing by estimate
+    assert tier.service_tokens_total in range(0, 5 * sent, 5)
     engine.script = None
     assert (await post(sidecar, "/v1/embeddings", {"model": MODEL, "input": "one"}, BOB))[0] == 200
 
