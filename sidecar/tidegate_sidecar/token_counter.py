@@ -22,6 +22,8 @@ from tidegate_sidecar.flags import SettingsError
 
 _THREADS = 2
 _MOST_WAITING = 32
+_MOST_CHARACTERS = 1 << 20
+"""About a second of a thread; the estimate of a longer text errs least."""
 
 
 class TokenCounter:
@@ -44,8 +46,8 @@ class TokenCounter:
         self._waiting = 0
 
     async def count(self, texts: Sequence[str]) -> int | None:
-        """Tokens of all of them; None: too busy, or there is no counting such text."""
-        if self._waiting >= _MOST_WAITING:
+        """Tokens of all of them; None: too busy, too much, or there is no counting such text."""
+        if self._waiting >= _MOST_WAITING or sum(map(len, texts)) > _MOST_CHARACTERS:
             return None
         loop = asyncio.get_running_loop()
         self._waiting += 1
