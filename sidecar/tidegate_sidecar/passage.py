@@ -43,6 +43,8 @@ class Passage:
     """Of a request that has no ticket; unset: nothing to count."""
     error: ApiError | None = None
     """What its client was told in the place of an answer."""
+    forwarded: bool = False
+    """A pod was told of it, which records how it ends (the router's requests)."""
     trace: TraceContext | None = None
 
     @property

@@ -106,6 +106,11 @@ class _Figures:
             value=edge.retries,
         )
         yield CounterMetricFamily(
+            "tidegate_usage_records_dropped",
+            "Usage records lost: the queue was full, or they could not be written.",
+            value=0 if edge.usage is None else edge.usage.dropped_total,
+        )
+        yield CounterMetricFamily(
             "tidegate_router_handed_back",
             "Queued requests that a pod gave back because another one was free.",
             value=pods.handed_back,

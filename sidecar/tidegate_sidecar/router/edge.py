@@ -7,6 +7,9 @@ pod, where what a request used is known and billed: they are the same for every 
 A request goes to a second pod only where nothing of it is lost or done twice: the pod could not be
 reached, or refused it as draining or without an engine, or handed it back from its queue; never
 after a byte of the answer reached the client, and never when the engine may have begun.
+
+What a pod ends, the pod records. The router writes usage records of what it ended itself: what it
+refused, what a client gave up before any pod had it, and what a broken pod may have no record of.
 """
 
 from __future__ import annotations
@@ -40,11 +43,13 @@ from tidegate_sidecar.estimate import Estimator
 from tidegate_sidecar.identity_keys import IDENTITY_HEADER, IdentityKeys
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.models_route import MODELS_PATH
+from tidegate_sidecar.passage import Passage
 from tidegate_sidecar.relay import MAX_ANSWER_BYTES
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.router.balancer import choose
 from tidegate_sidecar.router.pods import PodSet, RoutedPod
 from tidegate_sidecar.router.settings import RouterSettings
+from tidegate_sidecar.usage_records import UsageRecords
 
 log = logging.getLogger("tidegate.router")
 
@@ -86,31 +91,35 @@ class Edge:
         self.in_hand = 0
         self._idle = asyncio.Event()
         self.draining = False
+        self.usage = (
+            None if settings.usage_records is None else UsageRecords(settings.usage_records)
+        )
 
     async def handle(self, request: BaseRequest) -> Answer:
         """One request; returns its answer, or raises when nobody is there to take it."""
-        request_id = secrets.token_hex(12)
+        stage = Passage(secrets.token_hex(12), self._loop.time())
         self.in_hand += 1
         self._idle.clear()
         try:
-            answer = await self._route(request, request_id)
+            answer = await self._route(request, stage)
             self.ended["forwarded"] += 1
         except ApiError as error:
-            self.ended[error.outcome] += 1
-            answer = error_answer(error, request_id)
+            stage.error = error
+            self._end(stage, error.outcome)
+            answer = error_answer(error, stage.id)
         except ClientGone:
-            self.ended[Outcome.CLIENT_CLOSED] += 1
+            self._end(stage, Outcome.CLIENT_CLOSED)
             raise ConnectionResetError from None
         except (asyncio.CancelledError, ConnectionError):
-            self.ended[Outcome.CLIENT_CLOSED] += 1
+            self._end(stage, Outcome.CLIENT_CLOSED)
             raise
         except Exception:
-            log.exception("request %s: unexpected error", request_id)
-            self.ended[Outcome.ENGINE_FAILED] += 1
+            log.exception("request %s: unexpected error", stage.id)
+            self._end(stage, Outcome.ENGINE_FAILED)
             if request.writer.output_size > 0:
                 raise ConnectionResetError from None
-            failed = ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error")
-            answer = error_answer(failed, request_id)
+            stage.error = ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error")
+            answer = error_answer(stage.error, stage.id)
         finally:
             self.in_hand -= 1
             if not self.in_hand:
@@ -120,51 +129,66 @@ class Edge:
             answer.keep_alive = answer.keep_alive and not self.draining
         return answer
 
+    def _end(self, stage: Passage, outcome: Outcome) -> None:
+        """It ended here: counted, and recorded unless a pod has seen its client go."""
+        self.ended[outcome] += 1
+        if self.usage is None or (stage.forwarded and outcome is Outcome.CLIENT_CLOSED):
+            return
+        pool = tier = ""
+        if (in_force := self.in_force) is not None:
+            pool = in_force.policy.pool
+            tenant = in_force.tenant(stage.tenant) if stage.tenant else None
+            tier = "" if tenant is None else tenant.tier
+        self.usage.put(stage.record(outcome, pool, tier, self._loop.time(), time.time()))
+
     async def idle(self) -> None:
         """Returns when no request is in hand."""
         if self.in_hand:
             await self._idle.wait()
 
-    async def _route(self, request: BaseRequest, request_id: str) -> Answer:
+    async def _route(self, request: BaseRequest, stage: Passage) -> Answer:
         path = request.rel_url.raw_path
         endpoint = ENDPOINTS.get(path)
         if endpoint is not None:
+            stage.endpoint = endpoint.kind
             if request.method == "POST":
-                return await self._serve(request, endpoint, request_id)
-            return other_method(request.method, "POST, OPTIONS", request_id)
+                return await self._serve(request, endpoint, stage)
+            return other_method(request.method, "POST, OPTIONS", stage.id)
         if path == MODELS_PATH or path.startswith(MODELS_PATH + "/"):
             if request.method in ("GET", "HEAD"):
-                return await self._models(request, path, request_id)
-            return other_method(request.method, "GET, HEAD, OPTIONS", request_id)
+                return await self._models(request, path, stage)
+            return other_method(request.method, "GET, HEAD, OPTIONS", stage.id)
         raise ApiError(Outcome.MODEL_NOT_FOUND, "There is no such route.", code="unknown_url")
 
-    def _identify(self, request: BaseRequest) -> tuple[InForce, Identity]:
+    def _identify(self, request: BaseRequest, stage: Passage) -> tuple[InForce, Identity]:
         in_force = self.in_force
         if in_force is None:
             raise ApiError(Outcome.NO_ENGINE)
         if self.draining:
             raise ApiError(Outcome.DRAINING)
-        return in_force, authenticate(request.headers.getall("Authorization", ()), in_force.keys)
+        identity = authenticate(request.headers.getall("Authorization", ()), in_force.keys)
+        stage.tenant = identity.tenant
+        return in_force, identity
 
-    async def _models(self, request: BaseRequest, path: str, request_id: str) -> Answer:
-        _, identity = self._identify(request)
+    async def _models(self, request: BaseRequest, path: str, stage: Passage) -> Answer:
+        _, identity = self._identify(request, stage)
         pod = self._choose((), None, 0)
-        headers = self._signed(identity, request_id, b"")
+        headers = self._signed(identity, stage.id, b"")
         with pod.carrying(0):
+            stage.forwarded = True
             exchange = await self._sent(pod, pod.client.get(path, headers))
             try:
-                return await _relay_whole(exchange, request_id)
+                return await _relay_whole(exchange, stage.id)
             finally:
                 exchange.close()
 
-    async def _serve(self, request: BaseRequest, endpoint: Endpoint, request_id: str) -> Answer:
-        arrival = self._loop.time()
-        in_force, identity = self._identify(request)
+    async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: Passage) -> Answer:
+        in_force, identity = self._identify(request, stage)
         require_json(request)
         settings = self._settings
         raw = await read_body(request, settings.max_body_bytes, settings.body_seconds)
         if self.in_force is not in_force:
-            in_force, identity = self._identify(request)
+            in_force, identity = self._identify(request, stage)
         tenant = in_force.tenant(identity.tenant)
         if tenant is None:
             raise ApiError(Outcome.FORBIDDEN)
@@ -172,22 +196,24 @@ class Edge:
         require_model(body.model, in_force.model_of(tenant))
         bound = output_bound(body, in_force.tier_of(tenant).output, None, self._estimator)
         deadline_ms = own_deadline_ms(request.headers)
+        stage.stream = body.stream
         forwarded = _Forwarded(
-            id=request_id,
+            id=stage.id,
             body=body,
-            headers=_own_headers(request) | self._signed(identity, request_id, raw),
+            headers=_own_headers(request) | self._signed(identity, stage.id, raw),
             affinity=_affinity(request, body, tenant.name),
             tokens=self._estimator.tokens(body.size) + bound.tokens * body.sequences,
-            deadline=None if deadline_ms is None else arrival + deadline_ms / 1000,
+            deadline=None if deadline_ms is None else stage.arrival + deadline_ms / 1000,
         )
-        return await self._forward(request, forwarded)
+        return await self._forward(request, forwarded, stage)
 
-    async def _forward(self, request: BaseRequest, forwarded: _Forwarded) -> Answer:
+    async def _forward(self, request: BaseRequest, forwarded: _Forwarded, stage: Passage) -> Answer:
         """Send it to one pod after another until one keeps it."""
         while True:
             pod = self._choose(forwarded.left_out, forwarded.affinity, forwarded.tokens)
             with pod.carrying(forwarded.tokens):
                 headers = forwarded.headers_now(self._loop.time())
+                stage.forwarded = True
                 try:
                     exchange = await self._sent(
                         pod, pod.client.post(forwarded.body.endpoint.path, headers, forwarded.raw)

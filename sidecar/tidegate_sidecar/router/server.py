@@ -106,6 +106,8 @@ class Router(Governed):
         for runner in reversed(self._runners):
             await runner.cleanup()
         self.pods.close()
+        if self.edge.usage is not None:
+            await asyncio.to_thread(self.edge.usage.close)
 
 
 class _Certificate:

@@ -45,6 +45,12 @@ class RouterSettings:
         "From SIGTERM on, requests in hand may run for so long, then they are cut.", 50.0
     )
 
+    usage_records: str | None = setting(
+        "Where usage records go of the requests that no pod has one of, a line of JSON each: "
+        "stdout, or a file's path; unset: nowhere.",
+        None,
+    )
+
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise SettingsError("tls_certificate and tls_key go together")

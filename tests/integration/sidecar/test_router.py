@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from support.fake_engine import until
 from support.faulty_engine import DONE, FaultyEngine, chat_chunk
-from support.faulty_upstream import event_stream, reset
+from support.faulty_upstream import event_stream, reset, stall
 from support.sidecar import (
     ALICE,
     BOB,
@@ -37,6 +37,8 @@ from tidegate_sidecar.auth import Identity
 from tidegate_sidecar.identity_keys import IDENTITY_HEADER, IdentityKeys
 from tidegate_sidecar.router.server import Router
 from tidegate_sidecar.router.settings import RouterSettings
+
+from tidegate.scheduling.contracts import UsageRecord, loads
 
 pytestmark = pytest.mark.integration
 
@@ -308,3 +310,31 @@ async def shown_name(port: int) -> str:
     with contextlib.suppress(OSError, ssl.SSLError):
         await writer.wait_closed()
     return str(x509.load_der_x509_certificate(der).subject.rfc4514_string().removeprefix("CN="))
+
+
+async def test_what_the_router_ends_itself_it_records(tmp_path: Path) -> None:
+    path = tmp_path / "usage.jsonl"
+    async with AsyncExitStack() as pods:
+        async with AsyncExitStack() as edge:
+            fleet = Fleet(tmp_path, pods, edge)
+            await fleet.start(usage_records=str(path))
+            engine, pod = await fleet.add_pod()
+            await fleet.tell(0)
+            assert await fleet.answered() == 200
+            assert await fleet.answered(model="another") == 404
+            engine.script = stall
+            leaving = asyncio.create_task(fleet.answered())
+            await until(lambda: engine.busy == 1)
+            leaving.cancel()
+            await until(lambda: engine.busy == 0)
+            await fleet.tell()
+            assert await fleet.answered() == 503
+        records = [loads(UsageRecord, line) for line in path.read_bytes().splitlines()]
+        await pod.settled()
+        theirs = pod.runtime.reports.recent.records()
+    assert [(record.tenant, record.tier, record.outcome) for record in records] == [
+        (ALICE, "standard", "model_not_found"),
+        (ALICE, "standard", "no_engine"),
+    ]
+    assert [record.outcome for record in theirs] == ["completed", "client_closed"]
+    assert not {record.id for record in records} & {record.id for record in theirs}
