@@ -170,7 +170,8 @@ async def test_every_query_of_the_dashboards_finds_what_it_asks_for(
         return web.Response(body=generate_latest(operator.registry))
 
     history(programs, tmp_path)
-    policy = policy_document()
+    kv_pools = [{"name": "all", "tiers": ["standard"], "percent": 50}]
+    policy = policy_document(kv_pools=kv_pools)
     async with (
         FaultyEngine() as engine,
         sidecar_under_test(tmp_path, engine.url, policy=policy) as sidecar,
