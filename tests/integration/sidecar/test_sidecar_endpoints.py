@@ -6,7 +6,6 @@ O1 and O4 of /v1/responses, R2.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from support.sidecar import (
     policy_document,
     sidecar_under_test,
 )
+from support.sidecar_calls import plain, post, served_tokens
 
 from .conftest import StartSidecar
 
@@ -49,30 +49,6 @@ async def pooling(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Si
     policy = policy_document(model={"name": MODEL, "task": "Embed"})
     async with sidecar_under_test(tmp_path, engine.url, policy=policy) as sidecar:
         yield sidecar
-
-
-async def post(
-    sidecar: SidecarUnderTest, path: str, body: Json, tenant: str = ALICE
-) -> tuple[int, Json]:
-    async with sidecar.request(path, body, tenant=tenant) as answer:
-        return answer.status, await answer.json()
-
-
-async def plain(sidecar: SidecarUnderTest, path: str, body: Json) -> Json:
-    """What the engine itself answers."""
-    exchange = await sidecar.runtime.engine.post(path, {}, json.dumps(body).encode())
-    try:
-        answer: Json = json.loads(await exchange.read_all(1 << 24))
-        return answer
-    finally:
-        exchange.close()
-
-
-def served_tokens(sidecar: SidecarUnderTest) -> int:
-    scheduler = sidecar.runtime.dispatcher.scheduler
-    assert scheduler is not None
-    (tier,) = scheduler.tier_snapshots()
-    return tier.service_tokens_total
 
 
 @pytest.mark.parametrize("tokens", [3, 40])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from support.sidecar import (
     policy_document,
     sidecar_under_test,
 )
+from support.sidecar_calls import plain, post, served_tokens
 
 from .conftest import StartSidecar
 
@@ -45,23 +45,6 @@ async def pooling(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Si
     )  # fmt: skip
     async with sidecar_under_test(tmp_path, engine.url, policy=embedding_policy()) as sidecar:
         yield sidecar
-
-
-async def post(
-    sidecar: SidecarUnderTest, path: str, body: Json, tenant: str = ALICE
-) -> tuple[int, Json]:
-    async with sidecar.request(path, body, tenant=tenant) as answer:
-        return answer.status, await answer.json()
-
-
-async def plain(sidecar: SidecarUnderTest, path: str, body: Json) -> Json:
-    """What the engine itself answers, all at once."""
-    exchange = await sidecar.runtime.engine.post(path, {}, json.dumps(body).encode())
-    try:
-        answer: Json = json.loads(await exchange.read_all(1 << 26))
-        return answer
-    finally:
-        exchange.close()
 
 
 DOCUMENTS = [f"document {'x' * (n % 37)} {n}" for n in range(50)]
@@ -94,10 +77,7 @@ async def test_the_joined_answer_is_the_engines_own(
     }
     await pooling.settled()
     assert pooling.outcomes(ALICE) == {"completed": 1}
-    scheduler = pooling.runtime.dispatcher.scheduler
-    assert scheduler is not None
-    (tier,) = scheduler.tier_snapshots()
-    assert tier.service_tokens_total == own["usage"]["total_tokens"]
+    assert served_tokens(pooling) == own["usage"]["total_tokens"]
 
 
 async def test_singles_do_not_wait_for_another_tenants_10000_documents(
@@ -175,11 +155,8 @@ async def test_a_part_that_fails_fails_the_whole_and_only_what_was_done_is_bille
     assert sidecar.outcomes(ALICE) == {outcome: 1}
     sent = len(engine.requests)
     assert sent < 10  # the others were not sent any more
-    scheduler = sidecar.runtime.dispatcher.scheduler
-    assert scheduler is not None
-    (tier,) = scheduler.tier_snapshots()
     # 5 for each part that was answered before, and nothing by estimate
-    assert tier.service_tokens_total in range(0, 5 * sent, 5)
+    assert served_tokens(sidecar) in range(0, 5 * sent, 5)
     engine.script = None
     assert (await post(sidecar, "/v1/embeddings", {"model": MODEL, "input": "one"}, BOB))[0] == 200
 

@@ -16,17 +16,11 @@ from support.faulty_engine import (
 )
 from support.faulty_upstream import answer, event_stream
 from support.sidecar import ALICE, SidecarUnderTest
+from support.sidecar_calls import served_tokens
 
 from .conftest import StartSidecar
 
 pytestmark = pytest.mark.integration
-
-
-def served_tokens(sidecar: SidecarUnderTest) -> int:
-    scheduler = sidecar.runtime.dispatcher.scheduler
-    assert scheduler is not None
-    (tier,) = scheduler.tier_snapshots()
-    return tier.service_tokens_total
 
 
 def strict(engine: FaultyEngine) -> Any:
