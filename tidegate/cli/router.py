@@ -6,14 +6,13 @@ The sidecars run with ``--identity-keys``, and then serve what the router signed
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvloop
 from tidegate_sidecar.flags import SettingsError
+from tidegate_sidecar.logs import LogFormat, configure
 from tidegate_sidecar.policy_files import read_bundle
 from tidegate_sidecar.router.server import serve
 from tidegate_sidecar.router.settings import RouterSettings
@@ -56,7 +55,7 @@ def router(
         )
     except (ContractError, OSError, SettingsError) as error:
         raise CommandError(str(error), 2) from None
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    configure(LogFormat.TEXT)
     try:
         uvloop.run(serve(settings))
     except ValueError as error:
