@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from tidegate.scheduling.contracts import Policy, Task
-from tidegate.scheduling.gate import Gate, TokensInFlightGate
+from tidegate.scheduling.contracts import Policy, SloMetric, Task
+from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS, Gate, TokensInFlightGate
 from tidegate.scheduling.request import Request
 
 _ALL = ""
@@ -56,8 +56,9 @@ class Gates:
         kind = TokensInFlightGate if policy.model.task is Task.EMBED else Gate
         before = self._gates
         self._gates = {name: before.get(name) or kind(policy.engine, now) for name in names}
+        budget = None if self._by_tier else _prefill_budget_tokens(policy)
         for gate in self._gates.values():
-            gate.apply_limits(policy.engine)
+            gate.apply_limits(policy.engine, budget)
         if self._by_tier:
             self._tier_of = {tenant.name: tenant.tier for tenant in policy.tenants}
 
@@ -112,3 +113,11 @@ class Gates:
         for name, ratio in ratios.items():
             if (gate := self._gates.get(name)) is not None:
                 gate.engine_metrics(None, None, ratio, now)
+
+
+def _prefill_budget_tokens(policy: Policy) -> int | None:
+    """Of a step, where a tier was promised a time between tokens; None: nobody was."""
+    if all(tier.slo_seconds(SloMetric.INTER_TOKEN_LATENCY) is None for tier in policy.tiers):
+        return None
+    budget = policy.engine.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
+    return policy.prefill.budget_tokens(budget)

@@ -12,11 +12,14 @@ first tokens of the two. Who was in it:
 * answers that are not streamed, once their prompts are taken to be computed: a decode each.
 
 The time before the first token, from a dispatch to an idle engine on, is one step. Where nothing
-streams, the time to an end is; such a step is charged to those in it, and nothing is learned of it.
+streams, the time to an end is, or of :data:`LEAST_UNSEEN_SECONDS` in which several ended; such a
+step is charged to those in it, and nothing is learned of it.
 
 Bound: what is reported sums to the time from the first dispatch to the last token, as long as
-anything is in flight; a token is charged a step late at most. What one request is charged is as
-exact as the guesses above: the plug-in's statistics know better and take this module's place.
+anything is in flight and tokens come in the order of the engine's batch, oldest first; where one
+that starts overtakes another, a step may be lost. A token is charged a step late at most. What one
+request is charged is as exact as the guesses above: the plug-in's statistics know better and take
+this module's place.
 
 Invariant: each ticket that was told is forgotten when it ends.
 """
@@ -33,6 +36,10 @@ from tidegate_sidecar.ticket import Ticket
 
 MOST_UNHEARD_STEPS = 20
 """Of an engine whose plug-in tells of its steps: it does so no more."""
+
+
+LEAST_UNSEEN_SECONDS = 0.005
+"""Ends that come nearer together are one step's."""
 
 
 class StepReports(Protocol):
@@ -64,6 +71,8 @@ class TokenGaps:
         """In flight and, so far or for good, without tokens to see; oldest first."""
         self._streams = 0
         """In flight, and their tokens can be seen."""
+        self._decoding = 0
+        """Of those, the ones that have shown any."""
 
     def mute(self) -> None:
         """Somebody else told of a step: none is reported, unless many more end untold."""
@@ -89,8 +98,11 @@ class TokenGaps:
                 ticket.step_tokens += tokens
                 return
             self._close(now)
+            self._first_token = now
         elif self._first_token is None:
             self._first_token = now
+        if ticket.step < 0 and not ticket.opaque:
+            self._decoding += 1
         ticket.step = self._step
         ticket.step_tokens = tokens
         self._silent.pop(ticket, None)
@@ -103,21 +115,24 @@ class TokenGaps:
                 self.tokens(ticket, ticket.request.sequences, now)
         else:
             self._streams -= 1
+            self._decoding -= ticket.step >= 0
         self._silent.pop(ticket, None)
-        if not self._streams and self._first_token is not None:
+        if self._first_token is None or self._decoding:
+            return  # somebody's next token will tell the end of the step
+        together = self._silent and now - self._began < LEAST_UNSEEN_SECONDS
+        if self._streams or not together:
             self._close(now)
 
     def _close(self, now: float) -> None:
         """The open step has ended, and another begins."""
         assert self._first_token is not None
-        seconds = self._first_token - self._began
         rows = self._rows()
         learn = not all(ticket.opaque for ticket in self._brought)
-        self._began, self._first_token = self._first_token, now
+        end = self._first_token if learn else now
+        seconds = end - self._began
+        self._began, self._first_token = end, None
         self._step += 1
         self._brought = []
-        if not self._streams:
-            self._began, self._first_token = now, None
         if self._unheard_steps is not None:
             self._unheard_steps += 1
             if self._unheard_steps <= MOST_UNHEARD_STEPS:

@@ -18,7 +18,9 @@ in flight, so that no wrong belief about the engine can shut it for good):
   and one for the step that the engine begins at that moment. A prompt of many budgets passes once
   less than that is ahead of it. Each step seen is taken to have prefilled its worth, oldest first;
   a start says where the engine really is, so that miscounted steps and misjudged prompts never add
-  up: behind the oldest, it has done no more than one step's worth.
+  up: behind the oldest, it has done no more than one step's worth. Where somebody was promised a
+  time between tokens and no plug-in keeps the prefill budget, two of that are the bound while
+  anything decodes: each prefill token of a step makes all decodes wait.
 * A seat is free or about to be (``engine_seats``).
 * The KV cache has room for one more prompt (``engine_kv``).
 
@@ -74,6 +76,7 @@ class Gate:
         self._seats = EngineSeats()
         self._kv = EngineKv()
         self._budget_tokens = DEFAULT_BUDGET_TOKENS
+        self._prefill_window_tokens: int | None = None
         self.apply_limits(limits)
         self._window = 2
         self._flights: dict[str, _Flight] = {}
@@ -105,9 +108,14 @@ class Gate:
         """Sequences dispatched and not ended."""
         return self._not_started + self._running
 
-    def apply_limits(self, limits: EngineLimits) -> None:
-        """Hot reload of what is configured of the engine."""
+    def apply_limits(self, limits: EngineLimits, prefill_budget_tokens: int | None = None) -> None:
+        """Hot reload of what is configured of the engine.
+
+        ``prefill_budget_tokens``: at most two of it are outstanding while anything decodes.
+        """
         self._budget_tokens = limits.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
+        budget = prefill_budget_tokens
+        self._prefill_window_tokens = None if budget is None else 2 * budget
         self._seats.configured = limits.max_num_seqs
 
     def is_open(self) -> bool:
@@ -121,9 +129,10 @@ class Gate:
         return bool(self._flights) and self._line_is_short() and not self._has_place()
 
     def _line_is_short(self) -> bool:
-        return (
-            self._not_started < self._window and self._prefill_tokens < 2 * self._prefill_per_step()
-        )
+        most = 2 * self._prefill_per_step()
+        if self._prefill_window_tokens is not None and self._running:
+            most = min(most, self._prefill_window_tokens)
+        return self._not_started < self._window and self._prefill_tokens < most
 
     def _has_place(self) -> bool:
         return self._seats.has_room(self.in_flight) and self._kv.has_room()
@@ -281,7 +290,7 @@ class TokensInFlightGate:
         """Sequences dispatched and not ended."""
         return self._sequences
 
-    def apply_limits(self, limits: EngineLimits) -> None:
+    def apply_limits(self, limits: EngineLimits, prefill_budget_tokens: int | None = None) -> None:
         """Hot reload of what is configured of the engine."""
         self._budget_tokens = limits.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
         self._seats = limits.max_num_seqs

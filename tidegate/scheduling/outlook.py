@@ -130,7 +130,9 @@ class Outlook:
                 DEADLINE_PERCENT, request.max_output_tokens, mine, tiers
             )
         if anew and self._pace is not None and self._pace.is_measured:
-            wait = self.forecast_wait(request, tenant, now).seconds()
+            wait = 0.0
+            if any(load.queued for load in self._loads.values()):
+                wait = self.forecast_wait(request, tenant, now).seconds()
             estimate = self._estimate(self._pace, request, tenant, wait)
             request.forecast = Forecast(now + estimate.finish_seconds)
         self._add(job)

@@ -160,10 +160,15 @@ class StepTimeFit:
                 line[i] = self._covariance[i][j] = 0.0
 
     def _learn(self, gain: list[float], variance: float) -> None:
+        covariance = self._covariance
         for i, each in enumerate(gain):
-            line, share = self._covariance[i], each / variance
-            for j, other in enumerate(gain):
-                line[j] -= share * other
+            line, share = covariance[i], each / variance
+            # One half, copied to the other: rounding that makes them differ would never be learned
+            # away, and every doubt would double it.
+            line[i] -= share * each
+            for j in range(i):
+                line[j] -= share * gain[j]
+                covariance[j][i] = line[j]
             # Only what is below the prior's variance drifts, so that it never exceeds it; the
             # least keeps rounding from making a variance negative.
             most = self._most_variance(i)

@@ -224,3 +224,23 @@ def test_what_the_engine_runs_is_the_least_it_can_run() -> None:
     gate = unstarted_for_long(waiting=1)
     gate.engine_metrics(20, 0, 0.1, 0.0)
     assert gate.is_open()
+
+
+def test_the_prefill_window_holds_while_anything_decodes() -> None:
+    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192), 0.0)
+    gate.apply_limits(EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192), 1_000)
+
+    def outstanding() -> int:
+        sent = 0
+        while gate.is_open():
+            gate.dispatched(f"r{gate.in_flight}", 1, 400, 0.0)
+            sent += 400
+        return sent
+
+    idle = outstanding()
+    assert idle > 4_000  # nobody decodes: the engine's own budgets
+    for number in range(gate.in_flight):
+        gate.started(f"r{number}", 0.1)
+    assert outstanding() == 2_000  # whole prompts, up to two budgets
+    gate.apply_limits(EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192))
+    assert gate.is_open()

@@ -167,3 +167,22 @@ def test_the_same_step_again_and_again_is_learnt(work: StepWork, seconds: float,
     for _ in range(80):
         fit.observe(work, seconds)
     assert predicted_seconds(fit, work) == pytest.approx(seconds, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_outliers_now_and_then_for_hours_do_not_drive_it_away(seed: int) -> None:
+    # A host that stalls shows steps of microseconds and of half a second among those of 5 ms.
+    draw = random.Random(seed)
+    fit = StepTimeFit()
+    for _ in range(2_000):
+        work = prefill_work(draw.choice([1, 30]), draw.choice([0, 1])).plus(
+            decode_work(draw.randint(30, 50))
+        )
+        seconds = 0.005 * draw.uniform(0.8, 1.2)
+        if draw.random() < 0.2:
+            seconds = draw.choice([1e-5, 1e-4, 0.05, 0.5])
+        fit.observe(work, seconds)
+        assert fit.marginal_seconds(work) < 10.0
+    for _ in range(100):
+        fit.observe(decode_work(40), 0.005)
+    assert fit.seconds(1, 40, decode_rows=1) == pytest.approx(0.005, rel=0.1)

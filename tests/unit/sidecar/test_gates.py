@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tidegate_sidecar.gates import Gates
 
-from tidegate.scheduling.contracts import Policy, decode
+from tidegate.scheduling.contracts import Policy, SloMetric, SloObjective, decode
 from tidegate.scheduling.request import Request
 
 
@@ -101,3 +102,19 @@ def test_what_a_tier_holds_of_the_kv_cache_closes_its_gate_alone() -> None:
     assert gates.closed() == ["low"]
     gates.engine_metrics(2, 0, 1.0, 0.3)  # of the whole engine: says nothing of one tier
     assert gates.closed() == ["low"]
+
+
+def test_prefills_are_held_back_only_for_a_promise_and_not_beside_a_plug_in() -> None:
+    plain = policy(TWO, engine={"max_num_batched_tokens": 2000, "max_num_seqs": 64})
+    promise = (SloObjective(SloMetric.INTER_TOKEN_LATENCY, 0.05),)
+    high, low = plain.tiers
+    promised = replace(plain, tiers=(replace(high, slo_objectives=promise), low))
+    counts = []
+    for by_tier, in_force in ((False, plain), (False, promised), (True, promised)):
+        gates = Gates(in_force, 0.0, by_tier=by_tier)
+        running = request(0, "b", 10)
+        gates.dispatched(running, 0.0)
+        gates.started(running, 0.0)
+        counts.append(len(fill(gates, "b", first=1)))
+    assert counts[1] < counts[0]
+    assert counts[2] == counts[0]

@@ -169,8 +169,11 @@ def test_no_time_is_lost_or_made_up(data: st.DataObject) -> None:
                 since = engine.now
             engine.send(str(i), data.draw(st.integers(1, 3_000)))
         elif choice == "step" and engine.in_flight:
-            names = data.draw(st.permutations(sorted(engine.in_flight)))
-            those = names[: data.draw(st.integers(1, len(names)))]
+            # All that decode bring a token, in the order in which they began, and after them any
+            # that are done with their prompts.
+            fresh = [name for name in engine.in_flight if not started[name]]
+            those = [name for name in started if name in engine.in_flight]
+            those += fresh[: data.draw(st.integers(int(not those), len(fresh)))]
             engine.step(0.02, *those)
             started.update(those)
             last_token = engine.now
@@ -186,3 +189,14 @@ def test_no_time_is_lost_or_made_up(data: st.DataObject) -> None:
                 assert reported == pytest.approx(busy, abs=1e-3)
     for _, rows, _ in engine.steps:
         assert all(row.work.tokens > 0 for row in rows.values())
+
+
+def test_ends_that_come_at_once_are_one_steps_and_no_time_is_lost() -> None:
+    engine = Engine()
+    for name in "abcd":
+        engine.send(name, prompt=10, opaque=True)
+    for gap, name in ((0.002, "a"), (0.001, "b"), (0.004, "c"), (0.001, "d")):
+        engine.now += gap
+        engine.end(name)
+    assert [sorted(rows) for _, rows, _ in engine.steps] == [["a", "b", "c", "d"], ["d"]]
+    assert sum(seconds for seconds, _, _ in engine.steps) == pytest.approx(0.008)
