@@ -15,6 +15,7 @@ Invariant: every record put is counted once, as written or as dropped.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -72,22 +73,32 @@ class UsageRecords:
         """Write what is left; blocks for some seconds at most. What was not written is dropped."""
         self._closing.set()
         self._thread.join(_CLOSE_SECONDS)
-        left = len(self._queue)
+        left = 0
+        with contextlib.suppress(IndexError):
+            while True:
+                self._queue.popleft()
+                left += 1
         if left:
             self.dropped += left
-            self._queue.clear()
             log.error("usage records: %d were not written in time and are lost", left)
         if not self._thread.is_alive():
             self._out.close()
 
     def _run(self) -> None:
         while True:
-            if batch := [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH))]:
+            if batch := self._take():
                 self._write(batch)
             elif self._closing.is_set():
                 return
             else:
                 self._closing.wait(_PAUSE_SECONDS)
+
+    def _take(self) -> list[UsageRecord]:
+        batch: list[UsageRecord] = []
+        with contextlib.suppress(IndexError):  # also where a close gave up on the rest meanwhile
+            while len(batch) < _BATCH:
+                batch.append(self._queue.popleft())
+        return batch
 
     def _write(self, batch: Sequence[UsageRecord]) -> None:
         lines = [orjson.dumps(record) + b"\n" for record in batch]
