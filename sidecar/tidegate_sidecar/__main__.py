@@ -9,10 +9,11 @@ from pathlib import Path
 
 import uvloop
 
+from tidegate_sidecar.flags import SettingsError
 from tidegate_sidecar.logs import configure
 from tidegate_sidecar.plugin_files import copy_plugin
 from tidegate_sidecar.server import serve
-from tidegate_sidecar.settings import SettingsError, parse_settings
+from tidegate_sidecar.settings import parse_settings
 
 
 def main() -> int:

@@ -13,26 +13,23 @@ is dead already), it answers at once and holds nobody.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from aiohttp import web
 
-from tidegate.scheduling.contracts import POLICY_VERSION, Bundle, ContractError, dumps, loads
-from tidegate_sidecar.auth import token_matches
+from tidegate.scheduling.contracts import POLICY_VERSION, dumps
+from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, token_guard
 from tidegate_sidecar.engine_watch import EngineWatch
 from tidegate_sidecar.explain import explain_request, explain_tenant
 from tidegate_sidecar.exposition import exposition
-from tidegate_sidecar.runtime import Runtime, StaleGenerationError
+from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.status import status_of
 
-MAX_BUNDLE_BYTES = 64 << 20
-MAX_PODS = 100_000
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_OPEN = frozenset({"/healthz", "/readyz", "/drained", "/engine/startupz", "/engine/livez"})
+MAX_HANDED_BACK = 1_000_000
+MAX_PODS = 100_000
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_OPEN = frozenset({"/healthz", "/readyz", "/drained", "/engine/startupz", "/engine/livez"})
 
 
 class Admin:
@@ -44,13 +41,16 @@ class Admin:
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(client_max_size=MAX_BUNDLE_BYTES, middlewares=[self._authorize])
+        guard = token_guard(self._runtime.settings.admin_token_file, _OPEN)
+        app = web.Application(client_max_size=MAX_BUNDLE_BYTES, middlewares=[guard])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/status", self._status)
         app.router.add_put("/policy", self._put_policy)
         app.router.add_put("/pods", self._put_pods)
+        app.router.add_get("/load", self._load)
+        app.router.add_post("/hand-back", self._hand_back)
         app.router.add_post("/drain", self._drain)
         app.router.add_get("/drained", self._drained)
         app.router.add_get("/explain/requests/{id}", self._explain_request)
@@ -61,20 +61,6 @@ class Admin:
         app.router.add_get("/engine/livez", self._engine_health)
         app.router.add_get("/engine/metrics", self._engine_metrics)
         return app
-
-    @web.middleware
-    async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        path = self._runtime.settings.admin_token_file
-        if path is not None and request.path not in _OPEN:
-            # read each time: a rotated token is in force as soon as its file is
-            token = await asyncio.to_thread(_read_token, path)
-            if not token or not token_matches(request.headers.getall("Authorization", ()), token):
-                return web.json_response(
-                    {"error": "a valid bearer token is needed"},
-                    status=401,
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
-        return await handler(request)
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.json_response({"ok": True})
@@ -100,18 +86,7 @@ class Admin:
         return web.Response(text=dumps(status), content_type="application/json")
 
     async def _put_policy(self, request: web.Request) -> web.Response:
-        runtime = self._runtime
-        try:
-            bundle = loads(Bundle, await request.read(), "bundle")
-            if bundle.policy.shard is not None or bundle.keys.shard is not None:
-                raise ContractError("bundle: shards are for files; post the whole policy")
-            applied = runtime.apply(bundle)
-        except ContractError as error:
-            runtime.policy_failed(str(error))
-            return web.json_response({"error": str(error)}, status=422)
-        except StaleGenerationError as error:
-            return web.json_response({"error": str(error)}, status=409)
-        return web.json_response({"generation": bundle.policy.generation, "applied": applied})
+        return await put_policy(self._runtime, request)
 
     async def _put_pods(self, request: web.Request) -> web.Response:
         """``?ready=N``: how many pods of the pool serve."""
@@ -124,6 +99,25 @@ class Admin:
             return web.json_response({"error": error}, status=400)
         self._runtime.count_pods(ready)
         return web.json_response({"ready": ready})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        runtime = self._runtime
+        scheduler = runtime.dispatcher.scheduler
+        queued = scheduler.queued() if scheduler is not None else 0
+        return web.json_response({"ready": runtime.ready, "queued": queued})
+
+    async def _hand_back(self, request: web.Request) -> web.Response:
+        try:
+            requests = int(request.query.get("requests", ""))
+        except ValueError:
+            requests = 0
+        if not 1 <= requests <= MAX_HANDED_BACK:
+            error = f"requests must be a number from 1 to {MAX_HANDED_BACK}"
+            return web.json_response({"error": error}, status=400)
+        if self._runtime.identity_keys is None:
+            error = "no router stands before this sidecar, so nobody would take them"
+            return web.json_response({"error": error}, status=409)
+        return web.json_response({"handed_back": self._runtime.dispatcher.hand_back(requests)})
 
     async def _drain(self, request: web.Request) -> web.Response:
         self._runtime.begin_drain()
@@ -187,10 +181,3 @@ class Admin:
         if status != 200:
             return web.json_response({"error": "the engine gives no metrics"}, status=502)
         return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
-
-
-def _read_token(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

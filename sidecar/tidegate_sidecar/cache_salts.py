@@ -19,7 +19,7 @@ import secrets
 from pathlib import Path
 
 from tidegate.scheduling.contracts import TenantPolicy
-from tidegate_sidecar.settings import SettingsError
+from tidegate_sidecar.flags import SettingsError
 
 MIN_KEY_BYTES = 16
 

@@ -364,6 +364,16 @@ class Dispatcher:
                 self._drop(ticket.request, self.refusal(outcome, ticket.request.tenant))
         return len(queued)
 
+    def hand_back(self, requests: int) -> int:
+        """End up to so many queued requests, the newest first: another pod is free; how many."""
+        queued = [
+            ticket
+            for ticket in self._tickets.values()
+            if ticket.state is TicketState.QUEUED and ticket.request.whole is None
+        ]
+        newest = {ticket.request.id for ticket in queued[-requests:]}
+        return self.refuse_queued(Outcome.HANDED_BACK, lambda t: t.request.id in newest)
+
     # --- policy, engine, drain
 
     def apply_policy(self, policy: Policy, key_digests: Container[str]) -> None:

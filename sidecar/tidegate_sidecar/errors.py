@@ -28,6 +28,7 @@ DEFAULT_MESSAGES: dict[Outcome, str] = {
     Outcome.ENGINE_REFUSED: "The engine is overloaded. Retry after the time given.",
     Outcome.HELD: "This tenant is on hold.",
     Outcome.DRAINING: "This replica is shutting down. Retry, and another one will answer.",
+    Outcome.HANDED_BACK: "Another replica is free to serve this request. Retry.",
     Outcome.NO_ENGINE: "No engine is ready to serve. Retry after the time given.",
     Outcome.QUEUE_WAIT_EXCEEDED: "The request waited longer in the queue than its tier allows.",
     Outcome.DEADLINE_EXCEEDED: "The deadline of the request passed while it waited.",

@@ -166,7 +166,7 @@ def _state(runtime: Runtime) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "tidegate_policy_reload_failures",
         "Policies that were not applied.",
-        value=runtime.tally.policy_reload_failures,
+        value=runtime.policy_reload_failures,
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections.abc import Callable
 
 from aiohttp.web_request import BaseRequest
@@ -23,14 +24,17 @@ from tidegate.scheduling.request import Request
 from tidegate_sidecar.answers import Answer, ClientGone, WholeAnswer, json_answer
 from tidegate_sidecar.auth import Identity, authenticate
 from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
+from tidegate_sidecar.client_headers import own_deadline_ms, own_priority, require_json
 from tidegate_sidecar.endpoints import CHAT, ENDPOINTS, Endpoint, StreamKind
 from tidegate_sidecar.engine import EngineCut
-from tidegate_sidecar.errors import ApiError, malformed
+from tidegate_sidecar.error_answers import error_answer, other_method
+from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.exact_size import decided
 from tidegate_sidecar.forward import UsageNotTold, require_usage_known, send, upstream_error
+from tidegate_sidecar.identity_keys import IDENTITY_HEADER, require_body
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
-from tidegate_sidecar.models_route import models_answer
+from tidegate_sidecar.models_route import MODELS_PATH, models_answer
 from tidegate_sidecar.parts import Parts
 from tidegate_sidecar.passage import Passage
 from tidegate_sidecar.relay import relay_joined, relay_stream, relay_whole
@@ -41,12 +45,6 @@ from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.tokenizing import ask_tokenizer
 
 log = logging.getLogger("tidegate.sidecar")
-
-PRIORITY_HEADER = "x-tidegate-priority"
-DEADLINE_HEADER = "x-tidegate-deadline-ms"
-MAX_OWN_PRIORITY = 1_000
-MAX_DEADLINE_MS = 86_400_000
-MODELS_PATH = "/v1/models"
 
 _RATE_LIMITED = {endpoint.value: endpoint for endpoint in RateLimitedEndpoint}
 
@@ -113,18 +111,26 @@ class Proxy:
             stage.endpoint = _RATE_LIMITED.get(endpoint.name)
             if request.method == "POST":
                 return await self._serve(request, endpoint, stage)
-            return _other_method(request.method, "POST, OPTIONS", stage.id)
+            return other_method(request.method, "POST, OPTIONS", stage.id)
         if path == MODELS_PATH or path.startswith(MODELS_PATH + "/"):
             if request.method in ("GET", "HEAD"):
                 return self._models(request, path, stage)
-            return _other_method(request.method, "GET, HEAD, OPTIONS", stage.id)
+            return other_method(request.method, "GET, HEAD, OPTIONS", stage.id)
         raise ApiError(Outcome.MODEL_NOT_FOUND, "There is no such route.", code="unknown_url")
 
     def _identify(self, request: BaseRequest, stage: Passage) -> tuple[InForce, Identity]:
         in_force = self._runtime.in_force
         if in_force is None:
             raise self._runtime.dispatcher.refusal(Outcome.NO_ENGINE, "")
-        identity = authenticate(request.headers.getall("Authorization", ()), in_force.keys)
+        keys = self._runtime.identity_keys
+        if keys is None:
+            identity = authenticate(request.headers.getall("Authorization", ()), in_force.keys)
+        else:
+            vouched = keys.verified(request.headers.getall(IDENTITY_HEADER, ()), time.time())
+            if in_force.keys.get(vouched.key_sha256) != vouched.tenant:
+                raise ApiError(Outcome.UNAUTHENTICATED)  # revoked since
+            stage.id = vouched.request_id
+            identity = Identity(vouched.tenant, vouched.key_sha256, vouched.body_sha256)
         stage.tenant = identity.tenant
         return in_force, identity
 
@@ -139,18 +145,13 @@ class Proxy:
     async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: Passage) -> Answer:
         runtime = self._runtime
         in_force, identity = self._identify(request, stage)
-        if request.content_type != "application/json":
-            raise ApiError(
-                Outcome.MALFORMED,
-                "The content type must be application/json.",
-                status=415,
-                code="unsupported_content_type",
-            )
+        require_json(request)
         settings = runtime.settings
         raw = await read_body(request, settings.max_body_bytes, settings.body_seconds)
         if runtime.in_force is not in_force:
             # a body may take a minute, and its key be revoked meanwhile
             in_force, identity = self._identify(request, stage)
+        require_body(identity, raw)
         tenant = _tenant(in_force, identity)
         body = parse_body(endpoint, raw, in_force.model.media_domains)
         require_model(body.model, in_force.model_of(tenant))
@@ -238,13 +239,7 @@ class Proxy:
         body: Body,
         output_tokens: int,
     ) -> Request:
-        headers = request.headers
-        priority = _integer_header(
-            headers.get(PRIORITY_HEADER), PRIORITY_HEADER, -MAX_OWN_PRIORITY, MAX_OWN_PRIORITY
-        )
-        deadline_ms = _integer_header(
-            headers.get(DEADLINE_HEADER), DEADLINE_HEADER, 1, MAX_DEADLINE_MS
-        )
+        deadline_ms = own_deadline_ms(request.headers)
         return Request(
             id=stage.id,
             tenant=identity.tenant,
@@ -252,7 +247,7 @@ class Proxy:
             max_output_tokens=output_tokens * body.sequences,
             body_bytes=len(body.raw),
             sequences=body.sequences,
-            priority=priority or 0,
+            priority=own_priority(request.headers),
             deadline=None if deadline_ms is None else stage.arrival + deadline_ms / 1000,
             endpoint=stage.endpoint,
             model=body.model,
@@ -311,39 +306,3 @@ def _tenant(in_force: InForce, identity: Identity) -> TenantPolicy:
     if tenant is None:
         raise ApiError(Outcome.FORBIDDEN)
     return tenant
-
-
-def _integer_header(value: str | None, name: str, low: int, high: int) -> int | None:
-    if value is None:
-        return None
-    try:
-        number = int(value) if len(value) <= 12 else None
-    except ValueError:
-        number = None
-    if number is None or not low <= number <= high:
-        raise malformed(f"The header {name} must be an integer from {low} to {high}.", name)
-    return number
-
-
-def _other_method(method: str, allowed: str, request_id: str) -> Answer:
-    if method == "OPTIONS":
-        return WholeAnswer(b"", {"Allow": allowed, "x-request-id": request_id}, 204)
-    raise ApiError(
-        Outcome.MALFORMED,
-        f"The method {method[:16]} is not allowed here.",
-        status=405,
-        code="method_not_allowed",
-        headers={"Allow": allowed},
-    )
-
-
-def error_answer(error: ApiError, request_id: str, *, close: bool = False) -> WholeAnswer:
-    """The HTTP answer of an error; ``close`` the connection after it."""
-    return json_answer(
-        error.body(),
-        request_id,
-        error.status,
-        error.response_headers(),
-        # what is left of a body that was refused is not read to its end
-        close=close or error.status in (408, 413),
-    )

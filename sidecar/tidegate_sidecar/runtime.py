@@ -1,20 +1,20 @@
-"""What one sidecar holds while it runs, and how a policy comes into force."""
+"""What one sidecar holds while it runs."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import Any
 
-from tidegate.scheduling.contracts import Bundle, ContractError
-from tidegate_sidecar import policy_files
+from tidegate.scheduling.contracts import Bundle
 from tidegate_sidecar.cache_salts import CacheSalts
 from tidegate_sidecar.dispatcher import Dispatcher
 from tidegate_sidecar.engine import EngineClient
 from tidegate_sidecar.engine_address import EngineAddress
 from tidegate_sidecar.engine_plugin import EnginePlugin
 from tidegate_sidecar.estimate import Estimator
+from tidegate_sidecar.governed import Governed
+from tidegate_sidecar.identity_keys import IdentityKeys
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.limit_store import LimitStore
 from tidegate_sidecar.metrics_text import EngineFigures
@@ -27,17 +27,12 @@ from tidegate_sidecar.side_lane import SideLane
 from tidegate_sidecar.tally import Tally
 from tidegate_sidecar.token_counter import TokenCounter
 
-log = logging.getLogger("tidegate.sidecar")
 
-
-class StaleGenerationError(Exception):
-    """Older than what is in force, or the same generation with another content."""
-
-
-class Runtime:
+class Runtime(Governed):
     """The parts, and the state they share. One event loop owns it."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__()
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.started_at = time.time()
@@ -62,13 +57,14 @@ class Runtime:
             EngineAddress.parse(settings.engine),
             silence_seconds=settings.engine_silence_seconds,
         )
+        keys = settings.identity_keys
+        self.identity_keys = None if keys is None else IdentityKeys(keys)
+        """Set: a router stands before this, and says who asks."""
         self.estimator = Estimator()
         self.engine_tells_usage = True
         """In a stream, where it is asked to; False: it was asked and refused."""
         self.token_counter = TokenCounter(settings.tokenizer) if settings.tokenizer else None
         self.side_lane = SideLane()
-        self.in_force: InForce | None = None
-        self.policy_error: str | None = None
         self.engine_models: list[dict[str, Any]] = []
         self.engine_figures = EngineFigures()
         self.drain_begun = asyncio.Event()
@@ -101,82 +97,12 @@ class Runtime:
         if (scheduler := self.dispatcher.scheduler) is not None:
             scheduler.limits.limiter.pods = self.pods
 
-    def apply(self, bundle: Bundle) -> bool:
-        """Put a bundle in force, whole, at once; False: it was in force already.
-
-        Raises :class:`StaleGenerationError` for a lower generation and for the same one with
-        another content: of two sources the higher generation wins, whatever came last.
-        ContractError: it is another pool's.
-        """
-        current = self.in_force
-        if current is not None:
-            generation = bundle.policy.generation
-            if generation < current.policy.generation:
-                raise StaleGenerationError(
-                    f"generation {generation} is older than {current.policy.generation}, "
-                    "which is in force"
-                )
-            if generation == current.policy.generation:
-                if bundle == current.bundle:
-                    return False
-                raise StaleGenerationError(
-                    f"generation {generation} is in force with another content"
-                )
-            if bundle.policy.pool != current.policy.pool:
-                raise ContractError(f"policy.pool: {current.policy.pool!r} is served here")
+    def put_in_force(self, bundle: Bundle, in_force: InForce) -> None:
+        """The scheduler, the reports and the plug-in go by it from here on."""
         self.dispatcher.apply_policy(bundle.policy, bundle.keys.keys)
         self.shared_state.apply_policy(bundle.policy)
         self.count_pods(self.pods)
-        self.in_force = InForce(bundle, current.model if current is not None else None)
-        self.reports.apply_policy(self.in_force)
+        self.reports.apply_policy(in_force)
         self.cache_salts.forget()
         if self.plugin is not None:
             self.plugin.policy_applied(bundle.policy)
-        self.policy_error = None
-        log.info("policy generation %d is in force", bundle.policy.generation)
-        return True
-
-    def policy_failed(self, reason: str) -> None:
-        """The last good policy stays; counted and shown once for each reason."""
-        if reason != self.policy_error:
-            self.policy_error = reason
-            self.tally.policy_reload_failures += 1
-            log.warning("policy not applied: %s", reason)
-
-
-class PolicyFiles:
-    """Follows the policy and key files."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._signature: policy_files.Signature | None = None
-
-    def look(self) -> None:
-        """Apply what changed since the last look, if anything."""
-        settings, runtime = self._runtime.settings, self._runtime
-        try:
-            seen = policy_files.signature(settings.policy, settings.keys)
-            if seen == self._signature:
-                return
-            bundle = policy_files.read_bundle(settings.policy, settings.keys)
-        except (ContractError, OSError) as error:
-            self._signature = None
-            runtime.policy_failed(str(error))
-            return
-        self._signature = seen
-        current = runtime.in_force
-        if current is not None and bundle.policy.generation < current.policy.generation:
-            return  # a newer one was posted; the files will follow
-        try:
-            runtime.apply(bundle)
-        except (StaleGenerationError, ContractError) as error:
-            runtime.policy_failed(str(error))
-
-    async def follow(self) -> None:
-        """Look again and again."""
-        while True:
-            try:
-                self.look()
-            except Exception:
-                log.exception("looking at the policy files failed")
-            await asyncio.sleep(self._runtime.settings.policy_poll_seconds)

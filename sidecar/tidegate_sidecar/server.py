@@ -19,11 +19,12 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.admin import Admin
 from tidegate_sidecar.collector import Collector
 from tidegate_sidecar.engine_watch import EngineWatch
+from tidegate_sidecar.governed import PolicyFiles
 from tidegate_sidecar.http_server import TenantServer
 from tidegate_sidecar.logs import log_loop_errors
 from tidegate_sidecar.open_files import client_connections
 from tidegate_sidecar.proxy import Proxy
-from tidegate_sidecar.runtime import PolicyFiles, Runtime
+from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.settings import Settings
 
 log = logging.getLogger("tidegate.sidecar")
@@ -50,10 +51,12 @@ class Sidecar:
         """Listen; OSError where a port is taken. Returns before policy or engine need be there."""
         if self.runtime.plugin is not None:
             self.runtime.plugin.open()
-        files = PolicyFiles(self.runtime)
+        settings = self.settings
+        files = PolicyFiles(
+            self.runtime, settings.policy, settings.keys, settings.policy_poll_seconds
+        )
         files.look()
         await self._watch.look()
-        settings = self.settings
         admin = web.AppRunner(
             Admin(self.runtime, self._watch).application(),
             access_log=None,
@@ -61,7 +64,7 @@ class Sidecar:
             shutdown_timeout=2.0,
         )
         self.admin_port = await self._listen(admin, settings.admin_address, settings.admin_port)
-        self._tenants = TenantServer(Proxy(self.runtime), client_connections())
+        self._tenants = TenantServer(Proxy(self.runtime).handle, client_connections())
         tenants = web.ServerRunner(self._tenants, shutdown_timeout=2.0)
         self.port = await self._listen(tenants, settings.host, settings.port)
         self._followers = [
@@ -72,6 +75,9 @@ class Sidecar:
         ]
         if (store := self.runtime.dispatcher.limit_store) is not None:
             self._followers.append(asyncio.create_task(store.follow(), name="limit-store"))
+        if (keys := self.runtime.identity_keys) is not None:
+            following = keys.follow(settings.policy_poll_seconds)
+            self._followers.append(asyncio.create_task(following, name="identity-keys"))
 
     async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> int:
         await runner.setup()

@@ -2,114 +2,107 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tidegate_sidecar.engine_address import EngineAddress
+from tidegate_sidecar.flags import SettingsError, parse_flags, setting
 from tidegate_sidecar.logs import LogFormat
 from tidegate_sidecar.traffic_profile import TenantNames
-
-
-class SettingsError(ValueError):
-    """A setting that cannot hold; the message names it and the cure."""
-
-
-def _setting(text: str, default: Any = dataclasses.MISSING) -> Any:
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How one sidecar runs. What it schedules stands in the policy, not here."""
 
-    policy: Path = _setting("policy.json, or a folder of its shards (policy*.json).")
-    keys: Path = _setting("keys.json, or a folder of its shards (keys*.json).")
-    engine: str = _setting("The engine: uds:/path/to/socket or http://host:port.")
-    engine_plugin: Path | None = _setting(
+    policy: Path = setting("policy.json, or a folder of its shards (policy*.json).")
+    keys: Path = setting("keys.json, or a folder of its shards (keys*.json).")
+    engine: str = setting("The engine: uds:/path/to/socket or http://host:port.")
+    engine_plugin: Path | None = setting(
         "Folder shared with the engine's scheduler plug-in: the policy is written there "
         "(policy.json) and the plug-in's step statistics are read from a socket (steps.sock). "
         "Unset: the engine has no plug-in.",
         None,
     )
-    tokenizer: Path | None = _setting(
+    identity_keys: Path | None = setting(
+        "File of secrets, one a line, with which routers sign what they vouch for: then only what "
+        "they signed is served. Unset: API keys are looked up here.",
+        None,
+    )
+    tokenizer: Path | None = setting(
         "The model's tokenizer.json: prompts that a limit decides about are counted by it. Unset: "
         "estimates decide.",
         None,
     )
-    host: str = _setting("Address of the tenants' port.", "127.0.0.1")
-    port: int = _setting("The tenants' port; 0: any free one.", 8000)
-    admin_host: str | None = _setting(
+    host: str = setting("Address of the tenants' port.", "127.0.0.1")
+    port: int = setting("The tenants' port; 0: any free one.", 8000)
+    admin_host: str | None = setting(
         "Address of the admin port; unset: that of the tenants' port, and 127.0.0.1 where there "
         "is no token.",
         None,
     )
-    admin_port: int = _setting("The admin port; 0: any free one.", 8001)
-    admin_token_file: Path | None = _setting(
+    admin_port: int = setting("The admin port; 0: any free one.", 8001)
+    admin_token_file: Path | None = setting(
         "File with the bearer token of the admin port. Unset: the admin port is open, and only on "
         "a loopback address.",
         None,
     )
-    max_body_bytes: int = _setting(
+    max_body_bytes: int = setting(
         "Largest request body after inflating. A prompt of 1M tokens has about 4 MB; a few images "
         "fit too.",
         32 * 1024 * 1024,
     )
-    body_seconds: float = _setting("A request body must have arrived by then.", 60.0)
-    client_stall_seconds: float = _setting(
+    body_seconds: float = setting("A request body must have arrived by then.", 60.0)
+    client_stall_seconds: float = setting(
         "A client that reads nothing for so long, with its buffers full, counts as gone.", 60.0
     )
-    engine_silence_seconds: float = _setting(
+    engine_silence_seconds: float = setting(
         "An engine that sends nothing for so long has failed its request. Above the longest "
         "prefill and, for answers that are not streamed, the longest answer.",
         600.0,
     )
-    engine_poll_seconds: float = _setting(
+    engine_poll_seconds: float = setting(
         "Between two looks at the engine's health and metrics.", 0.5
     )
-    policy_poll_seconds: float = _setting("Between two looks at the policy files.", 0.5)
-    shared_state_deadline_ms: float = _setting(
+    policy_poll_seconds: float = setting("Between two looks at the policy files.", 0.5)
+    shared_state_deadline_ms: float = setting(
         "Until what a request asks the server that pods count in is sent, and from then until it "
         "is answered; beyond it the sidecar counts for itself.",
         10.0,
     )
-    drain_seconds: float = _setting(
+    drain_seconds: float = setting(
         "From SIGTERM on, queued requests are still served for so long, then refused with 503.",
         30.0,
     )
-    grace_seconds: float | None = _setting(
+    grace_seconds: float | None = setting(
         "From SIGTERM on, streams may run for so long, then they end with an error event; unset: "
         "20 s beyond the drain. The pod's terminationGracePeriodSeconds must be above it.",
         None,
     )
 
-    state_folder: Path | None = _setting(
+    state_folder: Path | None = setting(
         "Folder, of one sidecar alone, in which the counters of rate limits outlive it: a second "
         "old at most after a kill. Unset: they begin anew with each start.",
         None,
     )
-    usage_records: str | None = _setting(
+    usage_records: str | None = setting(
         "Where the usage records go, a line of JSON for each request that has ended: stdout, or a "
         "file's path; unset: nowhere.",
         None,
     )
-    log_format: LogFormat = _setting(
+    log_format: LogFormat = setting(
         "How the log on standard error looks: text or json.", LogFormat.TEXT
     )
-    profile_folder: Path | None = _setting(
+    profile_folder: Path | None = setting(
         "Folder for samples of the traffic, taken when a tier's first tokens become slow; unset: "
         "the last ones are kept in memory alone.",
         None,
     )
-    profile_tenants: TenantNames = _setting(
+    profile_tenants: TenantNames = setting(
         "How tenants stand in those: named, or hashed.", TenantNames.HASHED
     )
-    cache_salt_key_file: Path | None = _setting(
+    cache_salt_key_file: Path | None = setting(
         "File with the key from which the salts are made that keep tenants out of each other's "
         "prefix cache. Unset: a new key with each start.",
         None,
@@ -160,39 +153,11 @@ def _is_loopback(host: str) -> bool:
 
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Settings from flags and environment; SettingsError says what is missing or wrong."""
-    parser = argparse.ArgumentParser(
-        prog="tidegate_sidecar", description=__doc__, allow_abbrev=False
+    return parse_flags(
+        Settings,
+        arguments,
+        environment,
+        program="tidegate_sidecar",
+        prefix="TIDEGATE_",
+        description=__doc__,
     )
-    kinds = typing.get_type_hints(Settings)
-    for setting in dataclasses.fields(Settings):
-        shown = "required" if setting.default is dataclasses.MISSING else setting.default
-        parser.add_argument(
-            "--" + setting.name.replace("_", "-"),
-            dest=setting.name,
-            help=f"{setting.metadata['help']} ({shown}; TIDEGATE_{setting.name.upper()})",
-        )
-    given = vars(parser.parse_args(arguments))
-    values: dict[str, Any] = {}
-    for setting in dataclasses.fields(Settings):
-        text = given[setting.name]
-        if text is None:
-            text = environment.get(f"TIDEGATE_{setting.name.upper()}")
-        if text is not None:
-            values[setting.name] = _convert(setting.name, kinds[setting.name], text)
-        elif setting.default is dataclasses.MISSING:
-            raise SettingsError(f"--{setting.name.replace('_', '-')} is required")
-    return Settings(**values)
-
-
-def _convert(name: str, kind: Any, text: str) -> Any:
-    for wanted in (int, float, Path):
-        if kind is wanted or wanted in typing.get_args(kind):
-            try:
-                return wanted(text)
-            except ValueError:
-                raise SettingsError(f"{name}: {text!r} is not a number") from None
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        if text not in list(kind):
-            raise SettingsError(f"{name}: must be one of {', '.join(kind)}")
-        return kind(text)
-    return text

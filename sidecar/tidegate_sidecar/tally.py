@@ -123,7 +123,6 @@ class Tally:
         """Told the tier, and the seconds until then."""
         self.unknown: dict[Outcome, int] = {}
         """Ended before a tenant was known."""
-        self.policy_reload_failures = 0
         self.rate_limited: dict[str, int] = {}
         """Refused by each rate limit of the policy, by its name."""
 

@@ -30,6 +30,7 @@ class Outcome(StrEnum):
     ENGINE_REFUSED = "engine_refused"
     HELD = "held"
     DRAINING = "draining"
+    HANDED_BACK = "handed_back"
     NO_ENGINE = "no_engine"
     QUEUE_WAIT_EXCEEDED = "queue_wait_exceeded"
     DEADLINE_EXCEEDED = "deadline_exceeded"
@@ -74,6 +75,9 @@ HTTP_ERRORS: dict[Outcome, HttpError] = {
     ),
     Outcome.DRAINING: HttpError(
         503, "server_error", "draining", "rejected-draining", retryable=True
+    ),
+    Outcome.HANDED_BACK: HttpError(
+        503, "server_error", "handed_back", "rejected-handed-back", retryable=True
     ),
     Outcome.NO_ENGINE: HttpError(
         503, "server_error", "no_engine", "rejected-no-engine", retryable=True
