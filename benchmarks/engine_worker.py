@@ -18,6 +18,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,7 @@ class Worker:
         self.engine = LLMEngine.from_engine_args(EngineArgs(model=model, **arguments))
         self._runs = 0
         self._preemptions = self._lost_tokens = self._scheduled_tokens = 0
+        self._plan_seconds = 0.0
         self._watch()
 
     @property
@@ -84,8 +86,20 @@ class Worker:
             self._scheduled_tokens += output.total_num_scheduled_tokens
             return output
 
+        if (steering := getattr(self._scheduler, "tidegate", None)) is not None:
+            for name in ("begin", "end"):
+                setattr(steering, name, self._timed(getattr(steering, name)))
         self._scheduler._preempt_request = preempted
         self._scheduler.schedule = scheduled
+
+    def _timed(self, hook: Callable[..., None]) -> Callable[..., None]:
+        def timed(*arguments: Any) -> None:
+            began = time.thread_time()
+            hook(*arguments)
+            self._plan_seconds += time.thread_time() - began
+
+        timed.__name__ = hook.__name__
+        return timed
 
     def run(
         self, planned: list[Sent], seconds: float, policy: dict[str, Any] | None
@@ -97,6 +111,7 @@ class Worker:
         front = Front(policy) if policy else None
         due, live = sorted(planned, key=lambda one: -one.at), {}
         self._preemptions = self._lost_tokens = self._scheduled_tokens = 0
+        self._plan_seconds = 0.0
         generated = steps = 0
         while (now := clock.now()) < seconds and (due or live):
             while due and due[-1].at <= now:
@@ -120,6 +135,8 @@ class Worker:
             "preemptions": self._preemptions,
             "lost_tokens": self._lost_tokens,
             "scheduled_tokens": self._scheduled_tokens,
+            "steps": steps,
+            "plan_seconds": self._plan_seconds,
             "first_token": {one.name: one.first_token for one in planned},
             "ended": sum(one.ended is not None for one in planned),
             "failures": self._failures(),

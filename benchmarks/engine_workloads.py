@@ -68,7 +68,7 @@ def workloads() -> list[Workload]:
             "avalanche",
             (
                 Shape("t0", between((60, 200), (10, 30)), T0_LOAD, shared_tokens=32),
-                Shape("t3", between((60, 200), (150, 400)), BATCH_LOAD),
+                Shape("t3", between((60, 200), (300, 700)), BATCH_LOAD),
             ),
         ),
     ]
@@ -156,6 +156,6 @@ def policy() -> dict[str, Any]:
     }
 
 
-SEATS, BATCHED_TOKENS, BLOCKS, BLOCK_TOKENS = 24, 512, 240, 32
+SEATS, BATCHED_TOKENS, BLOCKS, BLOCK_TOKENS = 24, 2_048, 240, 32
 PRIORITIES = {"t0": 0, "t2": 100, "t3": 200}
 """As vLLM counts: lower is earlier."""

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fake_engine import socket_folder, until
 from support.openai_stream import events
 from support.plugin_cases import policy
+from support.sidecar import ALICE, BOB, SidecarUnderTest, keys_document, sidecar_under_test
 from support.vllm_engine import ENVIRONMENT, MODEL, VllmEngine, vllm_engine
+from tidegate_sidecar.plugin_files import copy_plugin, write_policy
+
+from tidegate.scheduling.contracts import Policy, decode
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -21,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUESTS = 24
 LONG_TOKENS = 6000
 """At some hundred tokens a second, far longer than a T0 takes for four."""
+NEVER_ENDS = {"1": -100}
+"""The end of the tiny model's answers is token 1; tenants may not ask to ignore it."""
 TIE = 1e-3
 """Where stock's two likeliest tokens are closer than that, the last bits of a sum decide."""
 
@@ -66,16 +74,28 @@ def test_greedy_outputs_are_those_of_stock(told: dict[str, Any], run: str) -> No
 
 
 @pytest.fixture(scope="module")
-def engine(python: Path, tiny_model: Path, policy_file: Path) -> Iterator[VllmEngine]:
-    """Two seats, as ``vllm serve`` with the plug-in."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What engine and sidecar share in a pod, with a policy from before the sidecar started."""
+    with socket_folder() as folder:
+        write_policy(folder / "policy.json", decode(Policy, policy()))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def engine(
+    python: Path, tiny_model: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmEngine]:
+    """Two seats, as the operator renders it: the code from a copy, policy and statistics shared."""
+    code = tmp_path_factory.mktemp("plugin")
+    copy_plugin(code)
+    paths = {"policy": str(shared / "policy.json"), "statistics": str(shared / "steps.sock")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("PYTHONPATH", str(code))
         flags = (
             "--max-model-len=8192",
             "--max-num-seqs=2",
             "--scheduler-cls=tidegate.vllm_plugin.TidegateScheduler",
-            "--additional-config",
-            json.dumps({"tidegate": {"policy": str(policy_file)}}),
+            f"--additional-config={json.dumps({'tidegate': paths})}",
         )
         with vllm_engine(python, tiny_model, *flags) as running:
             yield running
@@ -118,3 +138,75 @@ async def test_untagged_requests_are_served_too(engine: VllmEngine) -> None:
     body = {"model": MODEL, "prompt": "Once", "max_tokens": 4, "ignore_eos": True}
     async with engine.client() as client, client.post("/v1/completions", json=body) as answer:
         assert (await answer.json())["usage"]["completion_tokens"] == 4
+
+
+def served_policy(generation: int) -> dict[str, Any]:
+    return policy(
+        generation=generation,
+        tenants=[{"name": ALICE, "tier": "t0"}, {"name": BOB, "tier": "t3"}],
+        model={"name": MODEL},
+        engine={"max_num_seqs": 2},
+    )
+
+
+async def ask(sidecar: SidecarUnderTest, tenant: str, tokens: int, **more: Any) -> Any:
+    body = {"model": MODEL, "prompt": "Once", "max_tokens": tokens, **more}
+    answer = await sidecar.request("/v1/completions", body, tenant=tenant)
+    if not more:
+        await answer.read()
+    return answer
+
+
+async def test_behind_the_sidecar_until_the_engine_is_killed(
+    engine: VllmEngine, shared: Path, tmp_path: Path
+) -> None:
+    """All steps are told and charged; a broken policy file and a silent sidecar stop nothing; when
+    the engine is killed its stream ends with an error, and until it is back it is 503, soon."""
+    async with sidecar_under_test(
+        tmp_path,
+        f"uds:{engine.uds}",
+        policy=served_policy(2),
+        keys=keys_document(2),
+        engine_plugin=shared,
+    ) as sidecar:
+        plugin, dispatcher = sidecar.runtime.plugin, sidecar.runtime.dispatcher
+        assert plugin is not None
+        assert dispatcher.scheduler is not None
+        figures = plugin.steps.figures
+        seconds: list[float] = []
+        stepped = dispatcher.stepped
+
+        def noted(spent: float, rows: Any, *, learn: bool = True) -> None:
+            seconds.append(spent)
+            stepped(spent, rows, learn=learn)
+
+        dispatcher.stepped = noted  # type: ignore[method-assign]
+        stream = await ask(sidecar, BOB, LONG_TOKENS, stream=True, logit_bias=NEVER_ENDS)
+        assert stream.status == 200
+        await until(lambda: figures.steps >= 100, 60)
+        charged = sum(one.engine_ms_total for one in dispatcher.scheduler.tenant_snapshots(0.0))
+        assert charged == pytest.approx(1e3 * sum(seconds), rel=0.01)
+        assert figures.lost == 0
+        stream.close()
+        await sidecar.settled()
+
+        (shared / "policy.json").write_text("{ broken")
+        plugin.close()  # nobody reads the socket
+        assert (await ask(sidecar, ALICE, 400)).status == 200
+        plugin.open()
+        before = figures.unplanned
+        assert (await ask(sidecar, ALICE, 20)).status == 200
+        await until(lambda: figures.lost > 0)
+        assert figures.unplanned == before  # the last good policy is in force
+        assert figures.failures == 0
+
+        stream = await ask(sidecar, BOB, LONG_TOKENS, stream=True, logit_bias=NEVER_ENDS)
+        await stream.content.readany()
+        os.killpg(engine.process.pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            said = await stream.content.read()
+        assert b"error" in said
+        await until(lambda: not dispatcher.engine_ready, 30)
+        refused = await ask(sidecar, ALICE, 4)
+        assert refused.status == 503
+        assert int(refused.headers["Retry-After"]) >= 1
