@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 from aiohttp.web_request import BaseRequest
 
-from tidegate.scheduling.contracts import Endpoint as RateLimitedEndpoint
 from tidegate.scheduling.contracts import TenantPolicy
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
@@ -45,8 +44,6 @@ from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.tokenizing import ask_tokenizer
 
 log = logging.getLogger("tidegate.sidecar")
-
-_RATE_LIMITED = {endpoint.value: endpoint for endpoint in RateLimitedEndpoint}
 
 
 class Proxy:
@@ -108,7 +105,7 @@ class Proxy:
         path = request.rel_url.raw_path
         endpoint = ENDPOINTS.get(path)
         if endpoint is not None:
-            stage.endpoint = _RATE_LIMITED.get(endpoint.name)
+            stage.endpoint = endpoint.kind
             if request.method == "POST":
                 return await self._serve(request, endpoint, stage)
             return other_method(request.method, "POST, OPTIONS", stage.id)
