@@ -22,26 +22,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable
 
 from tidegate.scheduling.contracts import Endpoint, Policy, Task
-from tidegate.scheduling.engine_time import RequestStep
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
 from tidegate.scheduling.state import Backlog
 from tidegate_sidecar.errors import ApiError, not_admitted
-from tidegate_sidecar.gates import Gates
+from tidegate_sidecar.in_flight import InFlight
 from tidegate_sidecar.limit_headers import limit_headers
 from tidegate_sidecar.limit_store import LimitStore
-from tidegate_sidecar.metrics_text import EngineFigures
-from tidegate_sidecar.places import Places
-from tidegate_sidecar.plugin_steps import PluginSteps
 from tidegate_sidecar.recent_requests import RecentRequests
 from tidegate_sidecar.tally import Tally
 from tidegate_sidecar.ticket import Ticket, TicketState
-from tidegate_sidecar.token_gaps import TokenGaps
 
 NO_ENGINE_RETRY_SECONDS = 5
 """An engine that starts takes at least this long."""
@@ -57,21 +52,16 @@ class Dispatcher:
     ) -> None:
         self.loop = loop
         self.scheduler: Scheduler | None = None
-        self.gate: Gates | None = None
-        self.plugin_steps = PluginSteps(self, loop.time) if plugin else None
+        self.in_flight = InFlight(loop.time, self._pump, plugin=plugin)
         self.draining = False
         self.recent = RecentRequests()
         self._tally = tally
         self._tickets: dict[str, Ticket] = {}
-        self._opaque: set[Ticket] = set()
         self._engine_ready = False
-        self.places = Places()
         self.limit_store: LimitStore | None = None
         """Keeps the counters of rate limits over a restart."""
         self.changes = 0
         """Rises with every request that begins or ends."""
-        self.gaps: TokenGaps | None = None
-        """The engine's steps as its streams show them; unset where nothing streams."""
         self._expiry: asyncio.TimerHandle | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
 
@@ -119,11 +109,11 @@ class Dispatcher:
         return limit_headers(*self.scheduler.limits.room(tenant, endpoint, model, clocks))
 
     def _pump(self, now: float) -> None:
-        scheduler, gate = self.scheduler, self.gate
+        scheduler, gate = self.scheduler, self.in_flight.gate
         if scheduler is None or gate is None or not self._engine_ready:
             return
         while scheduler.has_work():
-            if self.places.in_force:
+            if self.in_flight.places.in_force:
                 request = self._next_with_place(now)
             else:
                 closed = gate.closed()
@@ -131,12 +121,7 @@ class Dispatcher:
             if request is None:
                 return
             ticket = self._tickets[request.id]
-            gate.dispatched(request, now)
-            self.places.entered(ticket)
-            if self.plugin_steps is not None:
-                self.plugin_steps.dispatched(ticket)
-            if self.gaps is not None:
-                self.gaps.dispatched(ticket, now)
+            self.in_flight.dispatched(ticket, now)
             ticket.state = TicketState.DISPATCHED
             if request.leads():
                 self._tally.dispatched(request.tenant, now - request.arrival)
@@ -145,7 +130,7 @@ class Dispatcher:
 
     def _next_with_place(self, now: float) -> Request | None:
         """The next to go of the tiers that the engine has places for, or can get by preemption."""
-        scheduler, gate, places = self.scheduler, self.gate, self.places
+        scheduler, gate, places = self.scheduler, self.in_flight.gate, self.in_flight.places
         assert scheduler is not None
         assert gate is not None
         closed: set[str] = set()
@@ -176,9 +161,9 @@ class Dispatcher:
         ticket.state = TicketState.BACKING_OFF
         ticket.preemptions += 1
         ticket.caused_by = caused_by
-        self._leave_engine(ticket, now)
+        self.in_flight.left(ticket, now)
         ticket.forget_progress()
-        seconds = self.places.backoff_seconds(request, scheduler.queued())
+        seconds = self.in_flight.places.backoff_seconds(request, scheduler.queued())
         ticket.back_off = self.loop.call_at(now + seconds, self._come_back, ticket)
         return True
 
@@ -187,72 +172,30 @@ class Dispatcher:
         self._queue_again(ticket, self.loop.time())
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
-        gate = self.gate
-        assert gate is not None
         now = self.loop.time()
         if ticket.first_token_at is None:
             ticket.first_token_at = now
-            gate.started(ticket.request, now)
+            self.in_flight.started(ticket, now)
             if ticket.first_token_seconds is None:
                 ticket.first_token_seconds = now - ticket.request.arrival
                 self._tally.first_token(ticket.request.tenant, ticket.first_token_seconds)
             self._tell_progress(ticket, now)
             self._pump(now)
-        if self.gaps is not None:
-            self.gaps.tokens(ticket, tokens, now)
+        self.in_flight.tokens(ticket, tokens, now)
         ticket.last_token_at = now
         ticket.output_tokens += tokens
         if ticket.output_tokens - ticket.told_tokens >= PROGRESS_TOKENS:
             self._tell_progress(ticket, now)
-
-    def stepped(self, seconds: float, rows: Sequence[RequestStep], *, learn: bool = True) -> None:
-        """The engine ended a step; :class:`~tidegate_sidecar.token_gaps.StepReports`."""
-        scheduler, gate = self.scheduler, self.gate
-        assert scheduler is not None
-        assert gate is not None
-        now = self.loop.time()
-        scheduler.step(seconds, rows, learn)
-        has_work = scheduler.has_work()
-        if self.plugin_steps is None:
-            gate.step(now, {"": has_work})
-        else:
-            gate.step(now, {tier.name: tier.queued for tier in scheduler.tier_snapshots()})
-        if has_work:
-            self._pump(now)
-
-    def steps_are_told(self) -> None:
-        """:class:`~tidegate_sidecar.plugin_steps.StepsHost`."""
-        if self.gaps is not None:
-            self.gaps.mute()
-
-    def engine_started(self, ticket: Ticket) -> None:
-        """Likewise."""
-        assert self.gate is not None
-        self._opaque.discard(ticket)
-        self.gate.started(ticket.request, self.loop.time())
-
-    def kv_held(self, ratios: Mapping[str, float]) -> None:
-        """Likewise."""
-        if self.gate is not None:
-            self.gate.kv_held(ratios, self.loop.time())
 
     def _tell_progress(self, ticket: Ticket, now: float) -> None:
         assert self.scheduler is not None
         self.scheduler.progress(ticket.request.id, ticket.output_tokens - ticket.told_tokens, now)
         ticket.told_tokens = ticket.output_tokens
 
-    def mark_opaque(self, ticket: Ticket) -> None:
-        """Its answer will not be streamed."""
-        ticket.opaque = True
-        ticket.empty_engine_readings = 0
-        self._opaque.add(ticket)
-        if self.gaps is not None:
-            self.gaps.opaque(ticket)
-
     def requeue(self, ticket: Ticket) -> None:
         assert ticket.state is TicketState.DISPATCHED
         now = self.loop.time()
-        self._leave_engine(ticket, now)
+        self.in_flight.left(ticket, now)
         ticket.forget_progress()
         self._queue_again(ticket, now)
 
@@ -285,7 +228,7 @@ class Dispatcher:
                 ticket.back_off.cancel()
             scheduler.finish(request.id, None, now)
         elif state is TicketState.DISPATCHED:
-            self._leave_engine(ticket, now)
+            self.in_flight.left(ticket, now)
             # What its client abandons before a token has come is billed its prompt: free, it would
             # let whoever hangs up in time have the engine to himself. So is an answer of which the
             # engine reported no usage.
@@ -307,17 +250,6 @@ class Dispatcher:
         self._pump(now)
         if not self._tickets:
             self._tell_idle()
-
-    def _leave_engine(self, ticket: Ticket, now: float) -> None:
-        """It is in flight no more; its last step is reported before its end is."""
-        assert self.gate is not None
-        if self.gaps is not None:
-            self.gaps.ended(ticket, now)
-        if self.plugin_steps is not None:
-            self.plugin_steps.ended(ticket)
-        self._opaque.discard(ticket)
-        self.places.left(ticket)
-        self.gate.ended(ticket.request, now)
 
     # --- what befalls queued requests
 
@@ -380,29 +312,22 @@ class Dispatcher:
         """Hot reload: queues and accounts survive; who lost key or place is told."""
         now = self.loop.time()
         if self.scheduler is None:
-            embeds = policy.model.task is Task.EMBED
-            self.scheduler = Scheduler(policy, now, timed=not embeds)
-            self.places.muted = by_tier = self.plugin_steps is not None and not embeds
-            self.gate = Gates(policy, now, by_tier=by_tier)
-            self.gaps = None if embeds else TokenGaps(self)
+            # Nothing shows the steps of an engine that embeds: tokens stand for its time.
+            self.scheduler = Scheduler(policy, now, timed=policy.model.task is not Task.EMBED)
+            self.in_flight.begin(self.scheduler, policy, now)
             if self.limit_store is not None:
                 limiter = self.scheduler.limits.limiter
                 self.limit_store.attach(limiter, policy.pool, Clocks(now, time.time()))
         else:
-            assert self.gate is not None
-            self.gate.apply_policy(policy, now)
+            assert self.in_flight.gate is not None
+            self.in_flight.gate.apply_policy(policy, now)
             dropped: Iterable[tuple[Request, Outcome]] = self.scheduler.apply_policy(policy, now)
             for request, outcome in dropped:
                 self._drop(request, self.refusal(outcome, request.tenant))
             self.refuse_queued(
                 Outcome.UNAUTHENTICATED, lambda ticket: ticket.key_sha256 not in key_digests
             )
-        if self.gaps is not None:
-            pace = self.scheduler.pace
-            self.gaps.budget_tokens = pace.step_tokens
-            if self.plugin_steps is None:  # nobody keeps the prefill budget but the engine its own
-                pace.budget_tokens = pace.step_tokens
-        self.places.apply_policy(policy)
+        self.in_flight.apply_policy(self.scheduler, policy)
         self._tally.apply_policy(policy)
         self._pump(now)
 
@@ -416,24 +341,6 @@ class Dispatcher:
         self._engine_ready = ready
         if ready:
             self._pump(self.loop.time())
-
-    def engine_figures(self, figures: EngineFigures, asked_at: float) -> None:
-        """A reading of the engine's metrics that was asked for at ``asked_at``."""
-        scheduler, gate = self.scheduler, self.gate
-        if scheduler is None or gate is None:
-            return
-        now = self.loop.time()
-        self.places.engine_blocks(figures.kv_blocks, figures.kv_block_tokens)
-        gate.engine_metrics(figures.running, figures.waiting, figures.kv_used_ratio, now)
-        for ticket in [t for t in self._opaque if (t.request.dispatched or 0.0) <= asked_at]:
-            if figures.waiting != 0:
-                ticket.empty_engine_readings = 0
-                continue
-            ticket.empty_engine_readings += 1
-            if ticket.empty_engine_readings >= 2:
-                self._opaque.discard(ticket)
-                gate.started(ticket.request, now)
-        self._pump(now)
 
     def backlogged(self) -> list[Backlog]:
         """What each tenant of which something waits was given so far."""

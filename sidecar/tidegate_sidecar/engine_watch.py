@@ -94,7 +94,9 @@ class EngineWatch:
         status, body = await self.get("/metrics")
         text = body.decode("utf-8", "replace") if status == 200 else ""
         runtime.engine_figures = read_engine_metrics(text, runtime.in_force.model.name)
-        runtime.dispatcher.engine_figures(runtime.engine_figures, asked_at)
+        runtime.dispatcher.in_flight.engine_figures(
+            runtime.engine_figures, asked_at, asyncio.get_running_loop().time()
+        )
 
     async def follow(self) -> None:
         """Look again and again."""

@@ -140,7 +140,7 @@ def _buckets(counter: LatencyCounter) -> list[tuple[str, float]]:
 
 def _state(runtime: Runtime) -> Iterator[Metric]:
     dispatcher = runtime.dispatcher
-    gate = dispatcher.gate
+    gate = dispatcher.in_flight.gate
     policy = runtime.in_force
     gauges = (
         (

@@ -21,7 +21,7 @@ async def send(
     while True:
         await ticket.turn()
         if opaque:
-            runtime.dispatcher.mark_opaque(ticket)
+            runtime.dispatcher.in_flight.mark_opaque(ticket)
         ticket.sent = True
         body = sent
         if runtime.plugin is not None:

@@ -39,7 +39,7 @@ class Runtime(Governed):
         self.tally = Tally()
         folder = settings.engine_plugin
         self.dispatcher = Dispatcher(self.tally, loop, plugin=folder is not None)
-        steps = self.dispatcher.plugin_steps
+        steps = self.dispatcher.in_flight.plugin_steps
         self.plugin = EnginePlugin(folder, steps, loop) if folder and steps else None
         self.shared_state = SharedStateHost(
             self.dispatcher, settings.shared_state_deadline_ms / 1000

@@ -190,7 +190,7 @@ def _places(runtime: Runtime) -> Iterator[Metric]:
         "ones above its own.",
         labels=("kv_pool", "state"),
     )
-    for pool in runtime.dispatcher.places.pools():
+    for pool in runtime.dispatcher.in_flight.places.pools():
         blocks.add_metric((pool.name, "nominal"), pool.nominal)
         blocks.add_metric((pool.name, "held"), pool.held)
         blocks.add_metric((pool.name, "borrowed"), pool.borrowed)

@@ -23,7 +23,8 @@ from tidegate_sidecar.runtime import Runtime
 def status_of(runtime: Runtime) -> SidecarStatus | None:
     """The status; None while no policy is in force."""
     in_force, dispatcher = runtime.in_force, runtime.dispatcher
-    if in_force is None or dispatcher.scheduler is None or dispatcher.gate is None:
+    gate = dispatcher.in_flight.gate
+    if in_force is None or dispatcher.scheduler is None or gate is None:
         return None
     figures = runtime.engine_figures
     return SidecarStatus(
@@ -42,7 +43,7 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
             kv_blocks=figures.kv_blocks,
             kv_block_tokens=figures.kv_block_tokens,
         ),
-        gate=GateStatus(window=dispatcher.gate.window, not_started=dispatcher.gate.not_started),
+        gate=GateStatus(window=gate.window, not_started=gate.not_started),
         shared_state=runtime.shared_state.status,
         tiers=_tiers(runtime),
         tenants=_tenants(runtime),
@@ -120,7 +121,7 @@ def _kv_pools(runtime: Runtime) -> tuple[KvPoolStatus, ...]:
             )
             for pool in plugin.steps.figures.pools
         )
-    return tuple(KvPoolStatus(*pool) for pool in runtime.dispatcher.places.pools())
+    return tuple(KvPoolStatus(*pool) for pool in runtime.dispatcher.in_flight.places.pools())
 
 
 def _by_outcome(counts: dict[Outcome, int]) -> dict[str, int]:

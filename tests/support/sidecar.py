@@ -106,7 +106,7 @@ class SidecarUnderTest:
         """The accounting oracle: nothing in flight or queued, no exchange open, books even."""
         runtime = self.runtime
         dispatcher = runtime.dispatcher
-        scheduler, gate = dispatcher.scheduler, dispatcher.gate
+        scheduler, gate = dispatcher.scheduler, dispatcher.in_flight.gate
         assert scheduler is not None
         assert gate is not None
         with contextlib.suppress(TimeoutError):

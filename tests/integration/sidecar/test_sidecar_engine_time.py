@@ -37,13 +37,13 @@ async def test_all_engine_time_is_charged_to_who_was_served(tmp_path: Path) -> N
     ):
         dispatcher = sidecar.runtime.dispatcher
         reported: list[float] = []
-        stepped = dispatcher.stepped
+        stepped = dispatcher.in_flight.stepped
 
         def note(seconds: float, rows: Any, *, learn: bool = True) -> None:
             reported.append(seconds)
             stepped(seconds, rows, learn=learn)
 
-        dispatcher.stepped = note  # type: ignore[method-assign]
+        dispatcher.in_flight.stepped = note  # type: ignore[method-assign]
         long = asyncio.create_task(complete(sidecar, ALICE, completion(300, stream=True)))
         await until(lambda: engine_ms(sidecar)[ALICE] > 0)  # while it streams
         assert not long.done()
@@ -96,4 +96,4 @@ async def test_embeddings_are_counted_in_tokens(tmp_path: Path) -> None:
         scheduler = sidecar.runtime.dispatcher.scheduler
         assert scheduler is not None
         assert scheduler.tenant_snapshots(0.0)[0].service_tokens_total > 0
-        assert sidecar.runtime.dispatcher.gaps is None
+        assert sidecar.runtime.dispatcher.in_flight.gaps is None

@@ -43,7 +43,7 @@ async def pair(
         engine_in_process("--fake-ignore-eos", *blocks, *flags) as engine,
         sidecar_under_test(folder, engine.url, policy=document) as sidecar,
     ):
-        places = sidecar.runtime.dispatcher.places
+        places = sidecar.runtime.dispatcher.in_flight.places
         await until(lambda: places.in_force)
         yield engine, sidecar
 
@@ -71,7 +71,7 @@ def running(sidecar: SidecarUnderTest) -> dict[str, int]:
 
 def started(sidecar: SidecarUnderTest) -> bool:
     """Whether all that is in the engine has shown its first token."""
-    gate = sidecar.runtime.dispatcher.gate
+    gate = sidecar.runtime.dispatcher.in_flight.gate
     assert gate is not None
     return gate.not_started == 0
 
@@ -82,7 +82,7 @@ async def test_a_pool_holds_no_more_than_its_quota_and_is_in_nobodys_way(tmp_pat
         {"name": "rest", "tiers": ["low"], "percent": 50, "borrow_limit_percent": 0},
     ]
     async with pair(tmp_path, policy(kv_pools=pools)) as (_, sidecar):
-        places = sidecar.runtime.dispatcher.places
+        places = sidecar.runtime.dispatcher.in_flight.places
         assert [pool.nominal for pool in places.pools()] == [50, 50]
         # 20 blocks each at its end, so two of them may run, or three that do not peak together.
         low = [send(sidecar, ALICE, 160, 160) for _ in range(8)]

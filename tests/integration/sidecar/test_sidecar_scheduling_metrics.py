@@ -97,7 +97,7 @@ async def test_what_was_done_is_counted_in_both(
 
     engine.script = slowly
     sidecar = await start_sidecar(policy=policy(), check_other=False)
-    await until(lambda: sidecar.runtime.dispatcher.places.in_force)
+    await until(lambda: sidecar.runtime.dispatcher.in_flight.places.in_force)
     body = {"model": MODEL, "prompt": [1] * 120, "max_tokens": 20}
     for status in (200, 200, 200, 429):
         async with sidecar.request("/v1/completions", body) as answer:

@@ -1,0 +1,143 @@
+"""The requests that are in the engine, and all that is kept of them there.
+
+Gate, places and the sources of its steps are told of the same few events, in an order that matters:
+this module has them once. A step that ended is booked by the scheduler before the end that it
+brought is told, and what waits gets its chance after each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tidegate.scheduling.contracts import Policy, Task
+from tidegate.scheduling.engine_time import RequestStep
+from tidegate.scheduling.scheduler import Scheduler
+from tidegate_sidecar.gates import Gates
+from tidegate_sidecar.metrics_text import EngineFigures
+from tidegate_sidecar.places import Places
+from tidegate_sidecar.plugin_steps import PluginSteps
+from tidegate_sidecar.ticket import Ticket
+from tidegate_sidecar.token_gaps import TokenGaps
+
+
+class InFlight:
+    """Of one engine; ``plugin``: it has one. ``pump``: something that waits may go now."""
+
+    def __init__(
+        self, clock: Callable[[], float], pump: Callable[[float], None], *, plugin: bool
+    ) -> None:
+        self._clock = clock
+        self._pump = pump
+        self._scheduler: Scheduler | None = None
+        self._opaque: set[Ticket] = set()
+        self.gate: Gates | None = None
+        self.gaps: TokenGaps | None = None
+        """The engine's steps as its streams show them; unset where nothing streams."""
+        self.places = Places()
+        self.plugin_steps = PluginSteps(self, clock) if plugin else None
+
+    def begin(self, scheduler: Scheduler, policy: Policy, now: float) -> None:
+        """The first policy is in force."""
+        embeds = policy.model.task is Task.EMBED
+        self._scheduler = scheduler
+        self.places.muted = by_tier = self.plugin_steps is not None and not embeds
+        self.gate = Gates(policy, now, by_tier=by_tier)
+        self.gaps = None if embeds else TokenGaps(self)
+
+    def apply_policy(self, scheduler: Scheduler, policy: Policy) -> None:
+        """A policy is in force, the scheduler's too."""
+        if self.gaps is not None:
+            pace = scheduler.pace
+            self.gaps.budget_tokens = pace.step_tokens
+            if self.plugin_steps is None:  # nobody keeps the prefill budget but the engine its own
+                pace.budget_tokens = pace.step_tokens
+        self.places.apply_policy(policy)
+
+    # --- of one request
+
+    def dispatched(self, ticket: Ticket, now: float) -> None:
+        """It goes to the engine."""
+        assert self.gate is not None
+        self.gate.dispatched(ticket.request, now)
+        self.places.entered(ticket)
+        if self.plugin_steps is not None:
+            self.plugin_steps.dispatched(ticket)
+        if self.gaps is not None:
+            self.gaps.dispatched(ticket, now)
+
+    def mark_opaque(self, ticket: Ticket) -> None:
+        """Its answer will not be streamed."""
+        ticket.opaque = True
+        ticket.empty_engine_readings = 0
+        self._opaque.add(ticket)
+        if self.gaps is not None:
+            self.gaps.opaque(ticket)
+
+    def started(self, ticket: Ticket, now: float) -> None:
+        """Its prompt is computed, as its first token shows or the plug-in tells."""
+        assert self.gate is not None
+        self._opaque.discard(ticket)
+        self.gate.started(ticket.request, now)
+
+    def tokens(self, ticket: Ticket, tokens: int, now: float) -> None:
+        """Tokens came; before they are counted on the ticket."""
+        if self.gaps is not None:
+            self.gaps.tokens(ticket, tokens, now)
+
+    def left(self, ticket: Ticket, now: float) -> None:
+        """It is in flight no more; its last step is reported before its end is."""
+        assert self.gate is not None
+        if self.gaps is not None:
+            self.gaps.ended(ticket, now)
+        if self.plugin_steps is not None:
+            self.plugin_steps.ended(ticket)
+        self._opaque.discard(ticket)
+        self.places.left(ticket)
+        self.gate.ended(ticket.request, now)
+
+    # --- of the engine: StepReports and StepsHost
+
+    def stepped(self, seconds: float, rows: Sequence[RequestStep], *, learn: bool = True) -> None:
+        """The engine ended a step."""
+        scheduler, gate = self._scheduler, self.gate
+        assert scheduler is not None
+        assert gate is not None
+        now = self._clock()
+        scheduler.step(seconds, rows, learn)
+        has_work = scheduler.has_work()
+        if self.plugin_steps is None:
+            gate.step(now, {"": has_work})
+        else:
+            gate.step(now, {tier.name: tier.queued for tier in scheduler.tier_snapshots()})
+        if has_work:
+            self._pump(now)
+
+    def steps_are_told(self) -> None:
+        """The token gaps need not report them."""
+        if self.gaps is not None:
+            self.gaps.mute()
+
+    def engine_started(self, ticket: Ticket) -> None:
+        """The plug-in tells that it decodes."""
+        self.started(ticket, self._clock())
+
+    def kv_held(self, ratios: Mapping[str, float]) -> None:
+        """What each tier holds of what it could hold, 0..1."""
+        if self.gate is not None:
+            self.gate.kv_held(ratios, self._clock())
+
+    def engine_figures(self, figures: EngineFigures, asked_at: float, now: float) -> None:
+        """A reading of the engine's metrics that was asked for at ``asked_at``."""
+        gate = self.gate
+        if gate is None:
+            return
+        self.places.engine_blocks(figures.kv_blocks, figures.kv_block_tokens)
+        gate.engine_metrics(figures.running, figures.waiting, figures.kv_used_ratio, now)
+        for ticket in [t for t in self._opaque if (t.request.dispatched or 0.0) <= asked_at]:
+            if figures.waiting != 0:
+                ticket.empty_engine_readings = 0
+                continue
+            ticket.empty_engine_readings += 1
+            if ticket.empty_engine_readings >= 2:
+                self.started(ticket, now)
+        self._pump(now)
