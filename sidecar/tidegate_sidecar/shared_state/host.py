@@ -23,6 +23,8 @@ log = logging.getLogger("tidegate.sidecar.shared_state")
 FLUSH_SECONDS = 0.05
 """Between two messages about reservations: each told once, however often it changed."""
 RESTART_SECONDS = 1.0
+CANCEL_SECONDS = 0.5
+"""Until what does not end is told once more."""
 
 
 class SharedStateHost:
@@ -139,9 +141,11 @@ class _Server:
         ]
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        running = set(self._tasks)
+        while running:  # a client may take a cancellation for a broken connection, and go on
+            for task in running:
+                task.cancel()
+            _, running = await asyncio.wait(running, timeout=CANCEL_SECONDS)
         self.exchange.leave()
         if self.store.here:
             with contextlib.suppress(StoreAway):

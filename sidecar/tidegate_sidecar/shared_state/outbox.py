@@ -38,13 +38,13 @@ class Outbox:
         self._pod = pod
         self._numbers = count(1)
         self._states: dict[Keys, tuple[str | int, ...]] = {}
-        self._sums: dict[str, dict[Counted, tuple[int, int]]] = {}
-        """By tenant's UID: requests and tokens counted without the server."""
+        self._sums: dict[str, dict[tuple[str, str], dict[int, tuple[int, int]]]] = {}
+        """By tenant's UID, limit and slice: requests and tokens counted without the server."""
         self._batches: dict[Keys, tuple[str | int, ...]] = {}
         """Sums under way, under the name that they keep until they are confirmed."""
 
     def __len__(self) -> int:
-        return len(self._states) + len(self._batches) + sum(map(len, self._sums.values()))
+        return len(self._states) + len(self._batches) + len(self._sums)
 
     def hold(self, tenant_uid: str) -> str:
         """A new name for what is reserved at once."""
@@ -57,13 +57,13 @@ class Outbox:
 
     def count(self, tenant_uid: str, counted: Sequence[Counted], tokens: int) -> None:
         """One request that was counted here alone."""
-        sums = self._sums.setdefault(tenant_uid, {})
-        for key in counted:
-            requests, before = sums.pop(key, (0, 0))
-            sums[key] = requests + 1, before + tokens
-            same = [other for other in sums if other[0] == key[0]]
-            for gone in same[:-SLICES_KEPT]:
-                del sums[gone]
+        limits = self._sums.setdefault(tenant_uid, {})
+        for key, window, part in counted:
+            sums = limits.setdefault((key, window), {})
+            requests, before = sums.get(part, (0, 0))
+            sums[part] = requests + 1, before + tokens
+            while len(sums) > SLICES_KEPT:
+                del sums[min(sums)]
 
     def clear(self) -> None:
         """Nobody is to be told any more."""
@@ -82,13 +82,14 @@ class Outbox:
                         del waiting[keys]
 
     def _gather(self) -> None:
-        for tenant_uid, sums in self._sums.items():
-            rows = list(sums.items())
+        for tenant_uid, limits in self._sums.items():
+            keys = [self.hold(tenant_uid)]
             arguments: list[str | int] = ["add"]
-            for (_, window, part), (requests, tokens) in rows:
-                arguments += (window, part, requests, tokens)
-            keys = (self.hold(tenant_uid), *(key for (key, _, _), _ in rows))
-            self._batches[keys] = tuple(arguments)
+            for (key, window), sums in limits.items():
+                for part, (requests, tokens) in sums.items():
+                    keys.append(key)
+                    arguments += (window, part, requests, tokens)
+            self._batches[tuple(keys)] = tuple(arguments)
         self._sums.clear()
 
 

@@ -18,19 +18,20 @@ pytestmark = pytest.mark.integration
 QUANTUM = 100_000
 TOKENS = 1_000
 BOUND = difference_bound(QUANTUM, (TOKENS, 1), (TOKENS, 1))
-PLACES = (("pinned", "spread"), ("spread", "other"))
+PLACES = (("pinned", "spread"), ("spread", "other"), ("spread", "third"))
+TENANTS = ("pinned", "spread", "other", "third")
 
 
 async def served_until(pods: list[Pod], tokens: int) -> dict[str, int]:
-    """What each tenant got on both pods, all waiting throughout, until PINNED got so much."""
-    served = dict.fromkeys(("pinned", "spread", "other"), 0)
+    """What each tenant got on all pods, all waiting throughout, until "pinned" got so much."""
+    served = dict.fromkeys(TENANTS, 0)
     numbers = iter(range(1_000_000))
 
     def submit(pod: Pod, tenant: str) -> None:
         request = Request(f"s{next(numbers)}", tenant, TOKENS, 0)
         assert pod.scheduler.submit(request, pod.loop.time()) is None
 
-    for pod, tenants in zip(pods, PLACES, strict=True):
+    for pod, tenants in zip(pods, PLACES, strict=False):
         for tenant in tenants * 2:
             submit(pod, tenant)
     while served["pinned"] < tokens:
@@ -43,15 +44,16 @@ async def served_until(pods: list[Pod], tokens: int) -> dict[str, int]:
     return served
 
 
-@pytest.mark.parametrize("together", [True, False])
-async def test_one_on_a_single_pod_gets_as_much_as_one_on_both(
-    server: RedisServer, start_pod: StartPod, together: bool
+@pytest.mark.parametrize(("count", "together"), [(2, True), (3, True), (2, False)])
+async def test_one_on_a_single_pod_gets_as_much_as_one_on_all(
+    server: RedisServer, start_pod: StartPod, count: int, together: bool
 ) -> None:
-    tenants = tuple(TenantPolicy(n, "standard", uid=n) for n in ("pinned", "spread", "other"))
+    tenants = tuple(TenantPolicy(name, "standard", uid=name) for name in TENANTS)
     address = server.address if together else None
-    pods = [start_pod(address, tenants=tenants, quantum=QUANTUM) for _ in range(2)]
+    pods = [start_pod(address, tenants=tenants, quantum=QUANTUM) for _ in range(count)]
     if together:
-        await until(lambda: server.client.pubsub_numsub("tidegate:service:team-a/chat")[0][1] == 2)
+        channel = "tidegate:service:team-a/chat"
+        await until(lambda: server.client.pubsub_numsub(channel)[0][1] == count)
     served = await served_until(pods, 600_000)
     gap = abs(served["spread"] - served["pinned"])
     assert (gap <= 1.5 * BOUND) is together, served

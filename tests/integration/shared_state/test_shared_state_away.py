@@ -34,8 +34,10 @@ async def test_what_is_counted_without_the_server_is_told_once_it_is_back(
     assert await two.admitted(1, most=1) == 1  # so that both have heard of 400 of 1,000 tokens
     begin(server)
     # The first ones wait for the deadline, and whether they were counted nobody knows.
+    asked = one.loop.time()
     first = await asyncio.gather(*[one.submit(10) for _ in range(3)])
     assert all(isinstance(each, Request) for each in first)
+    assert one.loop.time() - asked < 5 * 2 * 0.2
     for pod in (one, two):
         while pod.host.status.available:
             await pod.admitted(1, most=1)
@@ -43,7 +45,8 @@ async def test_what_is_counted_without_the_server_is_told_once_it_is_back(
     # Half of the 600 that are left, less what was taken since.
     alone = [await pod.admitted(50) for pod in (one, two)]
     assert one.loop.time() - started < 5.0
-    assert alone == [5, 5]
+    assert alone[0] == 5
+    assert alone[1] in (5, 6)
     one.serve(before, 150)  # reserved there, ended while it is away
     for request in first:
         one.serve(request, 10)
