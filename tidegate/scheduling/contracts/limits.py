@@ -254,7 +254,11 @@ class KvPool:
 
 @dataclass(frozen=True, slots=True)
 class PrefillLimits:
-    """How much of a step prefills may take while others decode; kept by the engine's plug-in."""
+    """How much of a step prefills may take while others decode; kept by the engine's plug-in.
+
+    Without one, where a tier has an InterTokenLatency objective, at most two budgets are sent to
+    the engine and not computed yet.
+    """
 
     budget_percent: int = described(
         "Of the engine's tokens per step; outside 20 to 40 either long prompts or decodes suffer.",
