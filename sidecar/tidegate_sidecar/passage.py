@@ -31,6 +31,8 @@ class Passage:
     id: str
     arrival: float
     """Loop time."""
+    arrived_at: float
+    """The same on the wall clock."""
     tenant: str = ""
     endpoint: Endpoint | None = None
     stream: bool = False
@@ -77,9 +79,8 @@ class Passage:
         times = [ticket.request.dispatched for ticket in self.tickets]
         return min([time for time in times if time is not None], default=now)
 
-    def record(self, outcome: str, pool: str, tier: str, now: float, wall: float) -> UsageRecord:
-        """What it was billed and how it went, by now; ``now`` and ``wall``: the loop's clock and
-        the wall clock."""
+    def record(self, outcome: str, pool: str, tier: str, now: float) -> UsageRecord:
+        """What it was billed and how it went, by ``now``."""
         asked, error, tickets = self.request, self.error, self.tickets
         served = _served(tickets[0]) if len(tickets) == 1 else _served_in_parts(tickets)
         refusal = None if asked is None or tickets else asked.refusal
@@ -92,7 +93,7 @@ class Passage:
             kind=RecordKind.USAGE,
             id=self.id,
             outcome=outcome,
-            arrived_at=wall - (now - self.arrival),
+            arrived_at=self.arrived_at,
             duration_seconds=now - self.arrival,
             pool=pool,
             tenant=self.tenant,
@@ -112,7 +113,9 @@ class Passage:
             ttft_seconds=_since(self.arrival, served.first_token),
             limit=None if refusal is None else refusal.limit,
             retry_after_seconds=None if error is None else _retry_after(error),
-            est_finish_at=None if est_finish is None else wall + est_finish - now,
+            est_finish_at=None
+            if est_finish is None
+            else self.arrived_at + est_finish - self.arrival,
             vft_skew=None if skew is None else skew.ratio,
             vft_skew_cause=None if skew is None else skew.cause,
         )

@@ -57,9 +57,8 @@ class Reports:
 
     def begin(self, headers: CIMultiDictProxy[str]) -> Passage:
         """A request has come."""
-        passage = Passage(
-            secrets.token_hex(12), self._loop.time(), trace=self.tracing.begin(headers)
-        )
+        trace = self.tracing.begin(headers)
+        passage = Passage(secrets.token_hex(12), self._loop.time(), time.time(), trace=trace)
         self.open.add(passage)
         return passage
 
@@ -69,14 +68,14 @@ class Reports:
         outcome = passage.ended_as
         if outcome is None:
             return  # it asked for nothing
-        now, wall = self._loop.time(), time.time()
-        record = self._record(passage, outcome, now, wall)
+        now = self._loop.time()
+        record = self._record(passage, outcome, now)
         self.recent.ended(
             Ended(record, passage.arrival, passage.waited_until(now)), bool(record.tier)
         )
         if self.usage is not None:
             self.usage.put(record)
-        self.profile.ended(record, wall)
+        self.profile.ended(record)
         if passage.trace is not None:
             passage.trace.ended(record, passage.status)
 
@@ -113,9 +112,9 @@ class Reports:
 
     def _running(self) -> Iterator[UsageRecord]:
         """What is in the engine, with the output seen so far."""
-        now, wall = self._loop.time(), time.time()
+        now = self._loop.time()
         for passage in self.open:
-            record = self._record(passage, RUNNING, now, wall)
+            record = self._record(passage, RUNNING, now)
             if record.queued_seconds is not None:
                 yield replace(
                     record,
@@ -123,11 +122,11 @@ class Reports:
                     output_tokens=sum(ticket.output_tokens for ticket in passage.tickets),
                 )
 
-    def _record(self, passage: Passage, outcome: str, now: float, wall: float) -> UsageRecord:
+    def _record(self, passage: Passage, outcome: str, now: float) -> UsageRecord:
         """Its tier is empty where its tenant is none of the policy."""
         pool = tier = ""
         if (in_force := self._in_force) is not None:
             pool = in_force.policy.pool
             if passage.tenant and (tenant := in_force.tenant(passage.tenant)) is not None:
                 tier = tenant.tier
-        return passage.record(outcome, pool, tier, now, wall)
+        return passage.record(outcome, pool, tier, now)

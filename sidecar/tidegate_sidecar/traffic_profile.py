@@ -76,12 +76,12 @@ class TrafficProfile:
         self._ended = 0
         """Requests that ended since the beginning of the minute before."""
 
-    def ended(self, record: UsageRecord, wall: float) -> None:
+    def ended(self, record: UsageRecord) -> None:
         """A request has ended."""
         last = self._last
         last.append(record)
         if self._began_at is None:
-            oldest = wall - BEFORE_SECONDS
+            oldest = _ended_at(record) - BEFORE_SECONDS
             while last and _ended_at(last[0]) < oldest:
                 last.popleft()
         else:

@@ -97,7 +97,7 @@ class Edge:
 
     async def handle(self, request: BaseRequest) -> Answer:
         """One request; returns its answer, or raises when nobody is there to take it."""
-        stage = Passage(secrets.token_hex(12), self._loop.time())
+        stage = Passage(secrets.token_hex(12), self._loop.time(), time.time())
         self.in_hand += 1
         self._idle.clear()
         try:
@@ -139,7 +139,7 @@ class Edge:
             pool = in_force.policy.pool
             tenant = in_force.tenant(stage.tenant) if stage.tenant else None
             tier = "" if tenant is None else tenant.tier
-        self.usage.put(stage.record(outcome, pool, tier, self._loop.time(), time.time()))
+        self.usage.put(stage.record(outcome, pool, tier, self._loop.time()))
 
     async def idle(self) -> None:
         """Returns when no request is in hand."""

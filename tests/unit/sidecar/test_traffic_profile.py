@@ -33,11 +33,11 @@ def rows(content: bytes) -> list[dict[str, object]]:
 def test_a_sample_is_the_minute_before_the_minute_after_and_what_runs() -> None:
     profile = TrafficProfile(TenantNames.NAMED)
     for at in (900.0, 950.0, 990.0):
-        profile.ended(record(f"at-{at:.0f}", at), at + 1)
+        profile.ended(record(f"at-{at:.0f}", at))
     profile.begin("t0", 4.0, now=10.0, wall=1_000.0)
     profile.begin("t1", 9.0, now=20.0, wall=1_010.0)  # one at a time
     assert not profile.due(10.0 + AFTER_SECONDS - 1)
-    profile.ended(record("long", 940.0, seconds=100.0), 1_040.0)
+    profile.ended(record("long", 940.0, seconds=100.0))
     assert profile.due(10.0 + AFTER_SECONDS)
     sample = profile.finish([record("running", 1_055.0)])
     assert [row["id"] for row in rows(sample.content)] == ["long", "at-950", "at-990", "running"]
@@ -51,7 +51,7 @@ def test_a_tenant_is_one_hash_in_all_samples_and_another_elsewhere() -> None:
     seen = []
     for profile in (TrafficProfile(), TrafficProfile()):
         for at in (100.0, 200.0):
-            profile.ended(record("r", at), at)
+            profile.ended(record("r", at))
             profile.begin("t0", 4.0, now=at, wall=at)
             seen.append({row["tenant"] for row in rows(profile.finish([]).content)})
     assert seen[0] == seen[1] != seen[2] == seen[3]
@@ -76,7 +76,7 @@ def test_more_than_a_sample_holds_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(traffic_profile, "MAX_ROWS", 5)
     profile.begin("t0", 4.0, now=0.0, wall=0.0)
     for number in range(6):
-        profile.ended(record(f"r{number}", float(number)), float(number))
+        profile.ended(record(f"r{number}", float(number)))
     sample = profile.finish([])
     assert (sample.rows, sample.truncated) == (5, True)
 
