@@ -75,6 +75,7 @@ def pool_state_status(
             state.pool, state, operator_sidecar_image, delivered.kv_blocks, delivered.cut_off
         )
         status |= {
+            "desiredReplicas": desired,
             "replicas": len(living),
             "readyReplicas": sum(pod.ready for pod in living),
             "selector": ",".join(

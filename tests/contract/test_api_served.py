@@ -57,6 +57,7 @@ STATUS: dict[str, Json] = {
     "ServingPool": {
         "observedGeneration": 1,
         "conditions": [READY],
+        "desiredReplicas": 2,
         "replicas": 2,
         "readyReplicas": 1,
         "selector": "tidegate.io/pool=chat",

@@ -120,7 +120,7 @@ KINDS: Mapping[str, Kind] = {
             scope="Namespaced",
             columns=(
                 _READY,
-                Column("Desired", ".spec.replicas", "integer"),
+                Column("Desired", ".status.desiredReplicas", "integer"),
                 Column("Serving", ".status.readyReplicas", "integer"),
                 Column("Model", ".spec.model.name"),
                 _QUEUED,

@@ -168,6 +168,11 @@ class ScalingStatus(ApiModel):
 class ServingPoolStatus(ConditionedStatus):
     """What a pool does now."""
 
+    desired_replicas: int | None = described(
+        "Engine pods that should exist: spec.replicas, or what autoscaling decided.",
+        unset="not known",
+        ge=0,
+    )
     replicas: int | None = described("Engine pods that exist.", unset="not known", ge=0)
     ready_replicas: int | None = described("Engine pods that serve.", unset="not known", ge=0)
     selector: str | None = described(

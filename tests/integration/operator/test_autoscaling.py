@@ -77,7 +77,9 @@ async def test_waits_bring_pods_bounds_take_them_and_missing_data_hold_them(
 
             async def both() -> bool:
                 found = await cluster.get("ServingPool", "chat", namespace)
-                return bool(found and found["status"].get("readyReplicas") == 2)
+                status = (found or {}).get("status") or {}
+                counts = [status.get(what) for what in ("desiredReplicas", "readyReplicas")]
+                return counts == [2, 2]
 
             await eventually(both, "both pods to serve")
         async with cluster.operator():

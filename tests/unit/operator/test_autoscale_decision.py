@@ -117,7 +117,7 @@ def test_each_signal_alone_meets_a_burst_and_gives_its_pods_back(signal: Scaling
     assert directions == sorted(directions, reverse=True), "it grew again after it shrank"
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     low=st.floats(50, 1500),
     high=st.floats(500, 6000),
