@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,20 @@ import pytest
 from support.fake_engine import StartEngine, until
 from support.faulty_engine import FaultyEngine
 from support.faulty_upstream import answer as answered
-from support.faulty_upstream import head, raw
+from support.faulty_upstream import head, raw, stall
 from support.sidecar import (
     ALICE,
     BOB,
     Json,
     SidecarUnderTest,
+    keys_document,
     policy_document,
     sidecar_under_test,
 )
 from support.sidecar_calls import plain, post, served_tokens
+
+from tidegate.scheduling.contracts import Bundle, loads
+from tidegate.scheduling.outcomes import Outcome
 
 from .conftest import StartSidecar
 
@@ -178,6 +183,47 @@ async def test_a_client_that_leaves_ends_all_parts(
     await until(lambda: not engine.busy, 5.0)
     await sidecar.settled()
     assert sidecar.outcomes(ALICE) == {"client_closed": 1}
+
+
+@pytest.mark.parametrize("ended_by", ["drained tenant", "drain of the sidecar", "its own wait"])
+async def test_parts_that_lose_their_place_end_the_whole_once(
+    start_sidecar: StartSidecar, engine: FaultyEngine, ended_by: str
+) -> None:
+    tier = {"max_in_flight": 1, "queue": {"max_wait_seconds": 0.2}}
+    if ended_by != "its own wait":
+        del tier["queue"]
+    policy = embedding_policy(tier=tier)
+    sidecar = await start_sidecar(policy=policy, check_other=False)
+    engine.script = stall
+    body = {"model": MODEL, "input": DOCUMENTS}
+    first = asyncio.create_task(post(sidecar, "/v1/embeddings", body))
+    await until(lambda: engine.busy == 1)
+    second = asyncio.create_task(post(sidecar, "/v1/embeddings", body))
+    in_parts = sidecar.runtime.dispatcher.in_hand
+    await until(lambda: sidecar.runtime.dispatcher.in_hand == 2 * in_parts)
+    if ended_by == "drained tenant":
+        policy["tenants"][0]["stop"] = "HoldAndDrain"
+        bundle = {"policy": {**policy, "generation": 2}, "keys": keys_document(2)}
+        sidecar.runtime.apply(loads(Bundle, json.dumps(bundle)))
+        expected = {"held": 2}  # the first, too, has parts that wait
+    elif ended_by == "drain of the sidecar":
+        sidecar.runtime.dispatcher.refuse_queued(Outcome.DRAINING)
+        expected = {"draining": 2}
+    else:
+        expected = {
+            "queue_wait_exceeded": 1,
+            "client_closed": 1,
+        }  # one begun waits as long as needed
+    status, told = await second
+    assert status in (503, 504)
+    assert told["error"]["type"] in ("server_error", "timeout_error")
+    if ended_by == "its own wait":
+        assert not first.done()
+        first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await until(lambda: not engine.busy, 5.0)
+    await sidecar.settled()
+    await until(lambda: sidecar.outcomes(ALICE) == expected, 5.0)
 
 
 async def test_limits_take_a_list_as_one_request_or_refuse_all_of_it(
