@@ -35,7 +35,8 @@ elsewhere must not exceed a quantum an interval for long, or the rest is forgott
    less than N x B. Nothing that happened then is repaid.
 
 With requests up to a quantum, and intervals in which a pod serves a quarter of one, the widest gap
-in virtual time was 1.2 x B for two pods and 1.4 x B for three (20 s, 12 runs each).
+in virtual time was 1.1 x B for two pods and 1.3 x B for three (20 s, 12 seeds each; the benchmark
+``replicas``).
 
 Costs are in the tier's unit; rows of another unit are not counted. O(tenants named).
 Source: the exchange of served work of dmClock (Gulati, Merchant, Varman, OSDI 2010), made

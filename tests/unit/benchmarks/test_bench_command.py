@@ -14,6 +14,7 @@ NAMES = [
     "node",
     "prefill",
     "proxy",
+    "replicas",
     "response",
     "salt",
     "scheduler",
