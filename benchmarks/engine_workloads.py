@@ -152,7 +152,7 @@ def policy() -> dict[str, Any]:
         "tiers": [tier | queue for tier in tiers],
         "tenants": [{"name": tier["name"], "tier": tier["name"]} for tier in tiers],
         "engine": {"max_num_seqs": SEATS, "max_num_batched_tokens": BATCHED_TOKENS},
-        "kv_pools": [{"name": "protected", "tiers": ["t0"], "percent": 40}],
+        "kv_pools": [{"name": "protected", "tiers": ["t0"], "percent": RESERVED_PERCENT}],
     }
 
 
