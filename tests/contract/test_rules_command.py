@@ -1,4 +1,4 @@
-"""`tidegate rules` over a cluster: what its pools promise, read with kubectl."""
+"""`tidegate rules` and `tidegate top` over a cluster: its objects, read with kubectl."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from support.crd_api import Api, example
 from typer.testing import CliRunner
 
 from tidegate.cli.rules import rules
+from tidegate.cli.top import top
 from tidegate.local_cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.contract
@@ -33,5 +34,11 @@ def test_the_rules_of_what_is_in_the_cluster(
         groups = yaml.safe_load(result.stdout)["groups"]
         labels = groups[0]["rules"][0]["labels"]
         assert (labels["namespace"], labels["tier"]) == (namespace, tier)
+        app = typer.Typer()
+        app.command()(top)
+        where = ["--kubeconfig", str(crds.kubeconfig), "--once", "--namespace", namespace]
+        result = CliRunner().invoke(app, where)
+        assert result.exit_code == 0, result.output
+        assert f"{namespace}/chat  Unknown" in result.stdout
     finally:
         api.request("DELETE", f"/apis/tidegate.io/v1alpha1/tenanttiers/{tier}")
