@@ -37,9 +37,9 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     },
     "tiers that may not exist": {"spec.tiers": ABSENT},
     "budget in tokens": {"spec.prefill": {"tokensPerStep": 1, "chunkTokens": 1}},
-    "chunks without the plug-in": {
+    "budget without the plug-in": {
         "spec.engine.plugin": "Disabled",
-        "spec.prefill": {"chunkTokens": 512},
+        "spec.prefill": {"budgetPercent": 30, "chunkTokens": 512},
     },
     "unusual budget": {"spec.prefill": {"budgetPercent": 100}},
     "long prompts of any length": {"spec.prefill.longPromptTokens": 1},
@@ -108,9 +108,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"spec.engine.args": ["--additional_config={}"]},
         "use spec.engine.plugin",
     ),
-    "a budget that nobody keeps": (
-        {"spec.engine.plugin": ABSENT},
-        "budgetPercent, tokensPerStep and longPromptTokens need engine.plugin: Enabled",
+    "long prompts without the plug-in": (
+        {"spec.engine.plugin": ABSENT, "spec.prefill": {"longPromptTokens": 4096}},
+        "longPromptTokens needs engine.plugin: Enabled",
     ),
     "cache of embeddings": (
         {"spec.model.task": "Embed", "spec.prefill": ABSENT},

@@ -88,6 +88,7 @@ async def test_each_field_makes_a_request_differ(scene: Scene) -> None:
     await the_evictable_make_room(scene)
     await a_part_of_the_kv_cache_is_a_bound(scene)
     await prompts_come_in_chunks(scene)
+    await an_unusual_budget_is_told(scene)
     await in_shadow_nothing_is_done(scene)
 
 
@@ -264,6 +265,13 @@ async def prompts_come_in_chunks(scene: Scene) -> None:
     await beside
     steps = {event["event"]: event["step"] for event in events_of(scene, sent)}
     assert steps["first_token"] - steps["scheduled"] + 1 >= 4_000 // CHUNK_TOKENS
+
+
+async def an_unusual_budget_is_told(scene: Scene) -> None:
+    assert condition(scene.pool_object(), "UnusualPrefillBudget") == {}
+    await change(scene, prefill={"budgetPercent": 10, "chunkTokens": CHUNK_TOKENS})
+    warned = condition(scene.pool_object(), "UnusualPrefillBudget")
+    assert warned["reason"] == "BudgetTooSmall"
 
 
 async def in_shadow_nothing_is_done(scene: Scene) -> None:

@@ -56,12 +56,31 @@ POOLS: dict[str, tuple[Json, dict[str, Any]]] = {
             engine={
                 "image": "vllm/vllm-openai:v0.32.0",
                 "plugin": "Enabled",
-                "args": ['--speculative-config={"method":"ngram","num_speculative_tokens":3}'],
-            }
+            },
+            engineGroups=[{"name": "code", "draft": {"method": "Ngram", "tokens": 3}}],
         ),
         {
             "scheduler_cls": "tidegate.vllm_plugin.TidegateScheduler",
             "async_scheduling": False,
+            "speculative_config": {"method": "ngram", "num_speculative_tokens": 3},
+        },
+    ),
+    "a head that drafts, prompts in chunks": (
+        pool(
+            engine={"image": "vllm/vllm-openai:v0.32.0", "plugin": "Enabled"},
+            prefill={"chunkTokens": 2048},
+            engineGroups=[
+                {"name": "chat", "draft": {"method": "Eagle3", "model": "a/head", "tokens": 2}}
+            ],
+        ),
+        {
+            "scheduler_cls": "tidegate.vllm_plugin.TidegateAsyncScheduler",
+            "long_prefill_token_threshold": 2048,
+            "speculative_config": {
+                "method": "eagle3",
+                "model": "a/head",
+                "num_speculative_tokens": 2,
+            },
         },
     ),
     "embeddings": (

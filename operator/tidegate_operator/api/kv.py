@@ -76,14 +76,15 @@ class Prefill(ApiModel):
 
     budget_percent: int | None = described(
         "Prompt tokens of a step, in percent of the engine's --max-num-batched-tokens. Outside "
-        f"{USUAL_BUDGET_PERCENT[0]} to {USUAL_BUDGET_PERCENT[1]} a condition warns. Needs "
-        "engine.plugin: Enabled.",
+        f"{USUAL_BUDGET_PERCENT[0]} to {USUAL_BUDGET_PERCENT[1]} a condition warns. Kept step by "
+        "step with engine.plugin: Enabled; without it two budgets of prompts are in the engine at "
+        "most while anything decodes, where a tier has an objective for InterTokenLatency.",
         unset=f"{DEFAULT_BUDGET_PERCENT}",
         ge=1,
         le=100,
     )
     tokens_per_step: int | None = described(
-        "The same as a number of tokens. Needs engine.plugin: Enabled.",
+        "The same as a number of tokens.",
         unset="budgetPercent says it",
         ge=1,
         le=MAX_TOKENS,

@@ -139,10 +139,9 @@ class ServingPoolSpec(ApiModel):
             field_path=".prefill",
         ),
         rule(
-            f"!has(self.prefill) || {_HAS_PLUGIN} || !(has(self.prefill.budgetPercent) || "
-            "has(self.prefill.tokensPerStep) || has(self.prefill.longPromptTokens))",
-            "budgetPercent, tokensPerStep and longPromptTokens need engine.plugin: Enabled; "
-            "without it the engine fills its steps by itself",
+            f"!has(self.prefill) || {_HAS_PLUGIN} || !has(self.prefill.longPromptTokens)",
+            "longPromptTokens needs engine.plugin: Enabled; without it the engine fills its steps "
+            "by itself",
             field_path=".prefill",
         ),
         rule(

@@ -237,6 +237,15 @@ def test_kv_pools_are_over_the_tiers_that_are_there() -> None:
     assert finding(done, "ResolvedRefs")[2].count("t9") == 1  # it is told of in spec.tiers
 
 
+def test_tiers_that_a_group_does_not_draft_for_verify_no_draft() -> None:
+    judgement = judged([tier("t0"), tier("t3")], [tenant("a")])
+    draft = {"method": "Ngram", "tokens": 4}
+    groups = [{"name": "all", "tiers": ["t0", "t3"], "draft": draft, "noDraftTiers": ["t3"]}]
+    done = compiled(judgement, pool(engineGroups=groups))
+    assert done.policy is not None
+    assert {t.name: t.draft_tokens for t in done.policy.tiers} == {"t0": None, "t3": 0}
+
+
 @pytest.mark.parametrize(
     ("own", "allowed"),
     [
