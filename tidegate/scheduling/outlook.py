@@ -130,11 +130,12 @@ class Outlook:
                 DEADLINE_PERCENT, request.max_output_tokens, mine, tiers
             )
         if anew and self._pace is not None and self._pace.is_measured:
-            wait = 0.0
-            if any(load.queued for load in self._loads.values()):
-                wait = self.forecast_wait(request, tenant, now).seconds()
+            waits = any(load.queued for load in self._loads.values())
+            wait = self.forecast_wait(request, tenant, now).seconds() if waits else 0.0
             estimate = self._estimate(self._pace, request, tenant, wait)
             request.forecast = Forecast(now + estimate.finish_seconds)
+            if not waits:  # likely it goes at once, and the same holds then
+                request.forecast.at_dispatch = estimate
         self._add(job)
         self._rate.waiting(now)
         if anew:
@@ -153,7 +154,9 @@ class Outlook:
         self._remove(job)
         self._rate.dispatched(job.expected_cost, others_wait, now)
         if request.forecast is not None and self._pace is not None:
-            estimate = self._estimate(self._pace, request, job.tenant, 0.0)
+            estimate = request.forecast.at_dispatch
+            if estimate is None or now != request.arrival:
+                estimate = self._estimate(self._pace, request, job.tenant, 0.0)
             request.forecast.at_dispatch = estimate
             request.forecast.first_token = None
             request.forecast.est_finish = now + estimate.finish_seconds
