@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from support.faulty_engine import FaultyEngine
 from support.sidecar import (
     ALICE,
@@ -98,9 +99,8 @@ def test_a_tokenizer_that_is_not_to_be_had_is_said_at_the_start(tmp_path: Path) 
 
 
 async def test_the_library_counts_off_the_loop(tmp_path: Path) -> None:
-    library = pytest.importorskip("tokenizers")
-    tokenizer = library.Tokenizer(library.models.WordLevel({"a": 0, "b": 1, "?": 2}, "?"))
-    tokenizer.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, "?"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     counter = TokenCounter(tmp_path / "tokenizer.json")
     assert await counter.count(["a b c", "b"]) == 4
