@@ -172,3 +172,15 @@ def test_the_same_size_written_otherwise_is_no_change() -> None:
     assert made.faults == ()
     assert made.stateful_set is not None
     assert made.stateful_set["spec"]["volumeClaimTemplates"] == live["spec"]["volumeClaimTemplates"]
+
+
+def test_chunks_and_the_groups_draft_make_pods_what_they_are_and_budgets_do_not() -> None:
+    """What a pool does not say is not in its digest, so that an upgrade restarts nothing."""
+    plain = pool()["spec"]
+    before = cold_digest(plain)
+    groups = [{"name": "a", "draft": {"method": "Ngram", "tokens": 4}}, {"name": "b", "share": 2}]
+    assert cold_digest(plain | {"prefill": {"budgetPercent": 20}}) == before
+    assert cold_digest(plain | {"kvPools": [], "betweenTiers": "Weighted"}) == before
+    assert cold_digest(plain | {"prefill": {"chunkTokens": 512}}) != before
+    assert cold_digest(plain | {"engineGroups": groups}, "b") == before
+    assert cold_digest(plain | {"engineGroups": groups}, "a") != before
