@@ -223,10 +223,7 @@ def _healthy(path: str) -> bool:
 
 
 async def _send_all(path: str, planned: Sequence[Planned], seed: int, run: str) -> dict[str, float]:
-    bodies = {
-        one.name: _body(one, random.Random(f"{seed} {one.name}"), number)
-        for number, one in enumerate(sorted(planned, key=lambda one: one.at))
-    }
+    bodies = {one.name: _body(one, random.Random(f"{seed} {one.name}")) for one in planned}
     connector = aiohttp.UnixConnector(path=path, limit=0)
     timeout = aiohttp.ClientTimeout(total=START_SECONDS)
     async with aiohttp.ClientSession(
@@ -242,8 +239,16 @@ def tier_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-def _body(one: Planned, draw: random.Random, sequence: int) -> dict[str, object]:
+def sequence_of(name: str) -> int:
+    """The place in order of sending that a request's name ends with."""
+    return int(name.rpartition("-")[2])
+
+
+def _body(one: Planned, draw: random.Random) -> dict[str, object]:
     """With tags for the plug-in, which stock does not read."""
+    tags: dict[str, object] = {"tidegate_tier": tier_of(one.name)}
+    if one.name.rpartition("-")[2].isdecimal():
+        tags["tidegate_sequence"] = sequence_of(one.name)
     shared = random.Random("shared").choices(_VOCABULARY, k=one.shared_tokens)
     own = draw.choices(_VOCABULARY, k=one.prompt_tokens - one.shared_tokens)
     return {
@@ -254,7 +259,7 @@ def _body(one: Planned, draw: random.Random, sequence: int) -> dict[str, object]
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
-        "vllm_xargs": {"tidegate_tier": tier_of(one.name), "tidegate_sequence": sequence},
+        "vllm_xargs": tags,
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast
 
-from fidelity_engine import BLOCK_TOKENS, EngineFlags, tier_of
+from fidelity_engine import BLOCK_TOKENS, EngineFlags, sequence_of, tier_of
 from fidelity_log import Arrival, Notes, Outcome
 
 from tidegate.scheduling.contracts import Policy, loads
@@ -62,7 +62,7 @@ class ModelEngine:
             self._hook = PluginHook(loads(Policy, flags.plugin_policy), config)
         self.engine = Engine(config, self._hook)
 
-    def add(self, request: EngineRequest, sequence: int) -> None:
+    def add(self, request: EngineRequest) -> None:
         """It arrives."""
         if self._hook is not None:
             tier = tier_of(request.request_id)
@@ -73,6 +73,7 @@ class ModelEngine:
                 planned=SimpleNamespace(prompt_tokens=request.prompt_tokens),
                 max_output_tokens=request.output_tokens_target,
             )
+            sequence = sequence_of(request.request_id)
             self._hook.arrived(cast(SimRequest, seen), request, sequence, 0)
         self.engine.add(request)
 
@@ -108,7 +109,7 @@ def replay(
     for number, step in enumerate(notes.steps):
         while arrivals and arrivals[0][1].before_step <= number:
             key, arrival = arrivals.pop(0)
-            model.add(model_request(arrival, key, shared.get(arrival.name, 0)), key)
+            model.add(model_request(arrival, key, shared.get(arrival.name, 0)))
         if not engine.has_work:
             break
         result = engine.step(step.started_at)
@@ -143,7 +144,7 @@ def predict(
         while coming and coming[-1][0] <= now:
             _, key, arrival = coming.pop()
             requests.append(model_request(arrival, key))
-            model.add(requests[-1], key)
+            model.add(requests[-1])
         now = engine.step(now).ends_at
     return Outcome(
         first_token_seconds={
