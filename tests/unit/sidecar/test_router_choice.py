@@ -54,9 +54,7 @@ def test_a_pod_that_leaves_moves_only_its_own_sessions() -> None:
     key=st.binary(max_size=8),
     tokens=st.integers(0, 10_000),
 )
-def test_affinity_is_bounded(
-    loads: list[int], key: bytes, tokens: int
-) -> None:
+def test_affinity_is_bounded(loads: list[int], key: bytes, tokens: int) -> None:
     among = pods(*loads)
     chosen = choose(among, key, tokens)
     assert chosen is not None
