@@ -1,8 +1,8 @@
 """The engine's steps as its streams show them: what a scheduler is told where there is no plug-in.
 
 Theory of operation. A running sequence gets one token a step, so a step has ended when a stream
-brings more tokens than it has sequences since the last one did; its time is the gap between the
-first tokens of the two. Who was in it:
+brings more tokens than it has sequences since the last one did, :data:`LEAST_STEP_SECONDS` later or
+more; its time is the gap between the first tokens of the two. Who was in it:
 
 * each stream that brought a token: a decode, or the last part of its prompt where that was its
   first;
@@ -38,6 +38,8 @@ MOST_UNHEARD_STEPS = 20
 """Of an engine whose plug-in tells of its steps: it does so no more."""
 
 
+LEAST_STEP_SECONDS = 0.001
+"""Tokens that come nearer together are one step's: no engine of GPUs takes steps so short."""
 LEAST_UNSEEN_SECONDS = 0.005
 """Ends that come nearer together are one step's."""
 
@@ -94,7 +96,9 @@ class TokenGaps:
     def tokens(self, ticket: Ticket, tokens: int, now: float) -> None:
         """Tokens came (0: the sign of its start); before they are counted on the ticket."""
         if ticket.step == self._step:
-            if ticket.step_tokens + tokens <= ticket.request.sequences:
+            assert self._first_token is not None
+            in_one = ticket.step_tokens + tokens <= ticket.request.sequences
+            if in_one or now - self._first_token < LEAST_STEP_SECONDS:
                 ticket.step_tokens += tokens
                 return
             self._close(now)
