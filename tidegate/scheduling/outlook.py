@@ -45,6 +45,15 @@ class Outlook:
         self._unstarted_tokens = 0
         """Prompts dispatched and not prefilled yet."""
 
+    def begin_anew(
+        self, policy: Policy, tenants: Iterable[TenantState], jobs: Iterable[Job]
+    ) -> None:
+        """Some first steps were measured: costs until then were guesses of another scale, and a
+        rate or a room measured in them would say for a hundred requests that nobody waits."""
+        self._rate = ServiceRate()
+        self._offered = {}
+        self.apply_policy(policy, tenants, jobs)
+
     def apply_policy(
         self, policy: Policy, tenants: Iterable[TenantState], jobs: Iterable[Job]
     ) -> None:

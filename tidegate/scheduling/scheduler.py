@@ -59,6 +59,9 @@ HELD_RETRY_SECONDS = 30
 MOST_LANDED = 4_096
 """Ends that one step may bring; the time of a step so late that more have ended is nobody's."""
 
+SETTLING_STEPS = (1, 4, 16, 64, 256)
+"""After so many, costs are of another scale than before: what was summed in them begins anew."""
+
 Ended = list[tuple[Request, Outcome]]
 
 
@@ -190,7 +193,11 @@ class Scheduler:
         if not self._timed:
             raise ValueError("a scheduler that is not timed takes no steps")
         if rows and seconds > 0:
+            before = self.pace.fit.observed
             self._ledger.step(seconds, rows, self._jobs, self._landed, self._roster.tiers, learn)
+            if before < self.pace.fit.observed in SETTLING_STEPS:
+                tenants = self._roster.tenants.values()
+                self._outlook.begin_anew(self.policy, tenants, self._jobs.values())
         self._landed.clear()
 
     def progress(self, request_id: str, output_tokens: int, now: float) -> None:

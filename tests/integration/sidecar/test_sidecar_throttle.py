@@ -39,7 +39,8 @@ async def ask(sidecar: SidecarUnderTest, tenant: str) -> tuple[int, dict[str, st
 
 
 async def test_a_flood_is_throttled_and_a_neighbour_is_not(tmp_path: Path) -> None:
-    flags = ("--fake-ignore-eos", "--max-num-seqs", "4", "--max-num-batched-tokens", "512")
+    flags = ["--fake-ignore-eos", "--max-num-seqs", "4", "--max-num-batched-tokens", "512"]
+    flags += ["--fake-time-scale", "3"]  # the flood would take it ten seconds
     async with (
         engine_in_process(*flags) as engine,
         sidecar_under_test(tmp_path, engine.url, policy=policy()) as sidecar,

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from tidegate.scheduling.contracts import BetweenTiers, EngineLimits, PrefillLimits
+from tidegate.scheduling.contracts import (
+    BetweenTiers,
+    EngineLimits,
+    PrefillLimits,
+    SloMetric,
+    SloObjective,
+)
 from tidegate.scheduling.engine_time import EnginePace, RequestStep
 from tidegate.scheduling.finish_time import SkewCause
+from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.scheduler import Scheduler
 from tidegate.scheduling.step_time_fit import StepWork, decode_work, prefill_work
@@ -237,3 +244,21 @@ def test_what_nothing_is_learned_from_is_charged_all_the_same(build: SimpleNames
     scheduler.step(2.0, [RequestStep("a", prefill_work(100, 0))], learn=False)
     assert not scheduler.pace.is_measured
     assert scheduler.tenant_snapshots(0.1)[0].engine_ms_total == pytest.approx(2000)
+
+
+def test_what_was_guessed_before_the_first_step_makes_no_forecast_blind(
+    build: SimpleNamespace,
+) -> None:
+    # An engine a hundred times as fast as the prior: in its costs four requests were a second.
+    tier = build.tier(slo_objectives=(SloObjective(SloMetric.TIME_TO_FIRST_TOKEN, 0.1),))
+    engine = Engine(Scheduler(build.policy([tier], {"a": {}}), 0.0, timed=True), seats=4)
+    for i in range(80):
+        engine.submit(build.request(f"early{i}", "a", 30, 20), 20)
+    while engine.running or engine.scheduler.queued():
+        engine.step(0.0002)
+    refused = 0
+    for i in range(400):
+        engine.outputs[f"late{i}"] = 20
+        request = build.request(f"late{i}", "a", 30, 20)
+        refused += engine.scheduler.submit(request, engine.now) is Outcome.THROTTLED
+    assert refused > 100  # each four take 4 ms, so some hundred may wait
