@@ -37,6 +37,8 @@ DURATION_SECONDS = 3_600.0
 SENSITIVITY_SECONDS = 700.0
 DRAFT_SENSITIVITY_SECONDS = 400.0
 """Of each run where each constant is varied: two bursts of incident B; of C's."""
+PAST_HOLD_SECONDS = 700.0
+"""A's runs begin to count when a cache that is never hit is no longer kept (600 s)."""
 WARMUP_SECONDS = 100.0
 
 FCFS, PRIORITY, OURS = "vLLM FCFS", "vLLM priority", "Tidegate"
@@ -186,6 +188,7 @@ def _sensitivity(arguments: argparse.Namespace, console: Console) -> list[Figure
             for run in _runs(arguments.only, seeds, seconds)
             if drafted == (run.key[0] == "C") and (drafted or _is_judged(run.key))
         ]
+        runs = [_past_hold(run) if run.key[0] == "A" else run for run in runs]
         if runs:
             figures += sensitivity(
                 runs,
@@ -195,6 +198,14 @@ def _sensitivity(arguments: argparse.Namespace, console: Console) -> list[Figure
                 with_drafts=drafted,
             )
     return figures
+
+
+def _past_hold(run: Run) -> Run:
+    return replace(
+        run,
+        duration_seconds=PAST_HOLD_SECONDS + SENSITIVITY_SECONDS,
+        warmup_seconds=PAST_HOLD_SECONDS,
+    )
 
 
 def _is_judged(key: str) -> bool:

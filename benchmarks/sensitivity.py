@@ -57,7 +57,7 @@ def sensitivity(
         found[label] = figures(own)
     console.print(_table(found, names))
     return [
-        replace(one, name=f"{one.name} [{label or 'shortened, constants as they are'}]")
+        replace(one, name=f"{one.name} ({label or 'shortened, constants as they are'})")
         for label, those in found.items()
         for one in those
     ]
@@ -68,7 +68,7 @@ def _label(constant: str, factor: float) -> str:
 
 
 def _key(key: str, label: str) -> str:
-    return f"{key} [{label}]" if label else key
+    return f"{key} ({label})" if label else key
 
 
 def _table(found: dict[str, Sequence[Figure]], names: Sequence[str]) -> Table:

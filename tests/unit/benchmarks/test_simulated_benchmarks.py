@@ -126,9 +126,9 @@ def test_each_figure_is_computed_from_the_runs_of_its_own_variation(
     assert "per_pair_seconds" in names
     assert "kv_capacity_tokens" in names
     values = {one.name: (one.value, one.met) for one in figures}
-    assert values.pop("rate [shortened, constants as they are]") == (1.0, True)
+    assert values.pop("rate (shortened, constants as they are)") == (1.0, True)
     assert values == {
-        f"rate [{name} x {factor:g}]": (factor, factor > 1)
+        f"rate ({name} x {factor:g})": (factor, factor > 1)
         for name in names
         for factor in (0.8, 1.2)
     }
