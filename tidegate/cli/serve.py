@@ -37,6 +37,9 @@ def serve(
         Path | None,
         typer.Option(help="The model's tokenizer.json: what a limit decides about is counted."),
     ] = None,
+    state_folder: Annotated[
+        Path | None, typer.Option(help="Counters of rate limits are kept here over a restart.")
+    ] = None,
     usage_records: Annotated[
         str | None,
         typer.Option(metavar="stdout|FILE", help="A line of JSON for each request goes here."),
@@ -54,6 +57,7 @@ def serve(
             admin_host="127.0.0.1",
             admin_port=admin_port,
             tokenizer=tokenizer,
+            state_folder=state_folder,
             usage_records=usage_records,
         )
     except (ContractError, OSError, SettingsError) as error:

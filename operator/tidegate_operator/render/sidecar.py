@@ -30,6 +30,8 @@ Json = dict[str, Any]
 POLICY_DIRECTORY = "/etc/tidegate/policy"
 ADMIN_DIRECTORY = "/etc/tidegate/admin"
 CACHE_SALT_DIRECTORY = "/etc/tidegate/cache-salt"
+STATE_DIRECTORY = "/var/lib/tidegate"
+"""What outlives a container, as long as its pod: counters of rate limits."""
 NOTICE_SECONDS = 5
 """Until those who send requests have noticed that the pod goes; it still serves meanwhile."""
 _DEFAULT_REQUESTS = {"cpu": "500m", "memory": "256Mi"}
@@ -62,6 +64,7 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             # Not as flags: an image of before, which a pool may keep, would not start with them.
             {"name": "TIDEGATE_LOG_FORMAT", "value": "json"},
             {"name": "TIDEGATE_USAGE_RECORDS", "value": "stdout"},
+            {"name": "TIDEGATE_STATE_FOLDER", "value": STATE_DIRECTORY},
             {
                 "name": "TIDEGATE_CACHE_SALT_KEY_FILE",
                 "value": f"{CACHE_SALT_DIRECTORY}/{CACHE_SALT_KEY_FILE}",
@@ -76,6 +79,7 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             {"name": "policy", "mountPath": POLICY_DIRECTORY, "readOnly": True},
             {"name": "admin", "mountPath": ADMIN_DIRECTORY, "readOnly": True},
             {"name": "cache-salt", "mountPath": CACHE_SALT_DIRECTORY, "readOnly": True},
+            {"name": "state", "mountPath": STATE_DIRECTORY},
             *_shared_state_mounts(pool),
         ],
         "lifecycle": {"preStop": {"sleep": {"seconds": NOTICE_SECONDS}}},
@@ -122,8 +126,8 @@ def _shared_state_volumes(pool: ServingPool) -> list[Json]:
 
 def sidecar_volumes(pool: ServingPool) -> list[Json]:
     """The policy as one projected volume with all shards there could be, so that growing over one
-    never changes the pod template; the admin token, and the key of the cache salts; the password
-    of the shared state."""
+    never changes the pod template; the admin token, and the key of the cache salts; what outlives a
+    container; the password of the shared state."""
     name = pool.metadata.name
     return [
         {
@@ -153,5 +157,6 @@ def sidecar_volumes(pool: ServingPool) -> list[Json]:
             "name": "cache-salt",
             "secret": {"secretName": cache_salt_secret(name), "defaultMode": 0o440},
         },
+        {"name": "state", "emptyDir": {"sizeLimit": "256Mi"}},
         *_shared_state_volumes(pool),
     ]
