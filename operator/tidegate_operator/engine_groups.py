@@ -3,7 +3,8 @@
 A pool without ``engineGroups`` is one group of the name ``main``, whose children have the pool's
 own name. Groups that a pool no longer has are *former* ones: they give up their pods one by one, as
 those that replace them begin to serve, so that it takes no more GPUs than before; then they are
-removed.
+removed. None of it begins before all of those exist: where the cluster refuses one of them, or the
+pool has too few replicas for them, nothing takes over.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def engine_groups(
     spec, replicas = pool.spec, pool.spec.replicas
     if spec.autoscaling is not None:
         bounds = spec.autoscaling.resolved(prometheus=False).group
-        names = [group.name for group in spec.engine_groups or ()] or [MAIN_GROUP]
-        known = dict.fromkeys(names, bounds.minimum) | dict(running or {}) | dict(scaled or {})
+        shares = {group.name: group.share or 1 for group in spec.engine_groups or ()}
+        shares = shares or {MAIN_GROUP: 1}
+        known = _begun_with(shares, running or {}) | dict(running or {}) | dict(scaled or {})
         counts: Sequence[int] = [
-            min(max(known[name], bounds.minimum), bounds.maximum) for name in names
+            min(max(known.get(name, 0), bounds.minimum), bounds.maximum) for name in shares
         ]
     elif not spec.engine_groups:
         counts = [replicas]
@@ -59,6 +61,16 @@ def engine_groups(
         Group(group.name, count, tuple(group.tiers or ()), group.draft)
         for group, count in zip(spec.engine_groups, counts, strict=True)
     ]
+
+
+def _begun_with(shares: Mapping[str, int], running: Mapping[str, int]) -> dict[str, int]:
+    """Pods of groups that are new, where autoscaling did not decide yet: those of the groups that
+    they replace."""
+    new = {name: share for name, share in shares.items() if name not in running}
+    freed = sum(running[name] for name in running.keys() - shares.keys())
+    if not new or freed < len(new):
+        return {}
+    return dict(zip(new, apportion(freed, list(new.values())), strict=True))
 
 
 def too_few(pool: ServingPool) -> Fault | None:
@@ -77,7 +89,10 @@ def too_few(pool: ServingPool) -> Fault | None:
 
 
 def former_groups(
-    wanted: Sequence[Group], running: Mapping[str, int], ready: Mapping[str, int]
+    pool: ServingPool,
+    wanted: Sequence[Group],
+    running: Mapping[str, int],
+    ready: Mapping[str, int],
 ) -> list[Group]:
     """Groups with pods that the spec does not name any more, and how many they keep for now.
 
@@ -86,9 +101,12 @@ def former_groups(
     """
     total = sum(group.replicas for group in wanted)
     names = {group.name for group in wanted}
+    former = sorted(running.keys() - names)
+    if too_few(pool) or not names <= running.keys():
+        return [Group(name, running[name]) for name in former]
     missing = max(0, total - sum(ready.get(name, 0) for name in names) - 1)
     kept = []
-    for name in sorted(running.keys() - names):
+    for name in former:
         keeps = min(running[name], missing)
         missing -= keeps
         kept.append(Group(name, keeps))

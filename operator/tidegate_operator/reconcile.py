@@ -195,7 +195,7 @@ class Reconciler:
         running = {group: int(found["spec"]["replicas"]) for group, found in live.items()}
         ready = self._ready_by_group(key)
         wanted = engine_groups(pool, running, scaled)
-        former = former_groups(wanted, running, ready)
+        former = former_groups(pool, wanted, running, ready)
         groups = (*wanted, *former)
         state = PoolState(key, generation, pool, compiled, groups, live, sidecar_image=image)
         if compiled.policy is not None and compiled.keys is not None:

@@ -74,8 +74,20 @@ GROUPS = [{"name": "chat", "tiers": ["paid"], "share": 9}, {"name": "code"}]
         ({"chat": 3, "code": 9}, None, [3, 4]),
         ({"chat": 3, "code": 2}, {"chat": 2}, [2, 2]),
         ({"chat": 3, "code": 2}, {"chat": 9, "code": 0}, [4, 1]),
+        ({"main": 4}, None, [3, 1]),
+        ({"chat": 1, "draft": 3}, None, [1, 3]),
+        ({"main": 4, "chat": 3}, {"chat": 3, "code": 1}, [3, 1]),
     ],
-    ids=["new", "one is new", "within bounds", "decided", "decided before the bounds"],
+    ids=[
+        "new",
+        "one is new",
+        "within bounds",
+        "decided",
+        "decided before the bounds",
+        "they replace one",
+        "one has another name",
+        "the first of them exists",
+    ],
 )
 def test_groups_have_what_was_decided_and_before_that_what_they_have(
     running: dict[str, int], decided: dict[str, int] | None, counts: list[int]

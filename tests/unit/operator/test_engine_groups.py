@@ -76,13 +76,14 @@ def test_replicas_over_groups(replicas: int, expected: dict[str, int], fault: bo
 def test_another_set_of_groups_takes_over_pod_by_pod(total: int, old: int, dice: Any) -> None:
     """On a node that is full, and with never less serving than before but the pod that moves."""
     room = max(total, old)
-    wanted = [Group("new", total)]
-    running, ready = {"old": old}, 0
+    served = read(pool(replicas=total))
+    wanted = [Group("main", total)]
+    running, ready = {"old": old, "main": total}, 0
     steps = 0
-    while running:
+    while "old" in running:
         steps += 1
         assert steps < 100
-        former = former_groups(wanted, running, {"new": ready})
+        former = former_groups(served, wanted, running, {"main": ready})
         kept = former[0].replicas
         assert kept <= running["old"]
         assert kept + ready >= min(old, total - 1)
@@ -95,6 +96,19 @@ def test_another_set_of_groups_takes_over_pod_by_pod(total: int, old: int, dice:
         if kept and fits > ready:
             ready += 1
     assert ready == total
+
+
+def test_nothing_takes_over_before_it_exists() -> None:
+    """The cluster refuses the pods of the new group, or there are too few replicas for it."""
+    served = read(pool(replicas=1, engineGroups=[CODE]))
+    wanted = engine_groups(served, {"main": 1})
+    assert former_groups(served, wanted, {"main": 1}, {"main": 1}) == [Group("main", 1)]
+    assert former_groups(served, wanted, {"main": 1, "code": 1}, {"main": 1}) == [Group("main", 0)]
+    short = read(pool(replicas=1, engineGroups=[CHAT, CODE]))
+    running = {"main": 3, "chat": 0, "code": 0}
+    wanted = engine_groups(short, running)
+    assert [group.replicas for group in wanted] == [0, 0]
+    assert former_groups(short, wanted, running, {"main": 3}) == [Group("main", 3)]
 
 
 def test_the_pools_service_leads_to_the_first_group_that_serves() -> None:
