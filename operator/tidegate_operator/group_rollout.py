@@ -4,11 +4,11 @@ Theory of operation. Each group is planned by itself (:mod:`tidegate_operator.ro
 there are several, all get a changed template at once, so that the API server judges all of it, but
 one after the other, in the order of the spec, may replace pods: the others are held by the
 ``partition`` of their StatefulSet, at which no pod is old enough to go. A group has its turn until
-every pod of it is new and serves; one that does not come up holds the change from the rest. So at
-most one pod of the pool is away for a change at any time.
+every pod of it is new and serves, whatever else changes meanwhile; one that does not come up holds
+the change from the rest. So at most one pod of the pool is away for a change at any time.
 
-Former groups (:func:`tidegate_operator.engine_groups.former_groups`) keep the template that they
-have; only their replicas go down.
+Former groups (:func:`tidegate_operator.engine_groups.former_groups`) keep the pods that they have,
+held like those that wait for their turn; only their replicas go down.
 
 Everything is read from the live objects, so a restarted or a second operator gives the same turns.
 """
@@ -79,14 +79,17 @@ def stateful_sets_by_group(objects: Sequence[Json]) -> dict[str, Json]:
 
 
 def _in_turn(plans: Sequence[GroupPlan], live: Mapping[str, Json]) -> list[GroupPlan]:
-    taken = False
-    turns = []
-    for plan in plans:
-        changing = _is_changing(plan, live.get(plan.name))
-        held = changing and taken
-        taken = taken or changing
-        turns.append(replace(plan, plan=_partitioned(plan.plan, held)))
-    return turns
+    changing = [plan.name for plan in plans if _is_changing(plan, live.get(plan.name))]
+    begun = [name for name in changing if _has_turn(live[name])]
+    turn = next(iter(begun + changing), None)
+    held = {plan.name for plan in plans if plan.former} | set(changing) - {turn}
+    return [replace(plan, plan=_partitioned(plan.plan, held=plan.name in held)) for plan in plans]
+
+
+def _has_turn(live: Json) -> bool:
+    """Whether its pods are being replaced."""
+    update = live["spec"]["updateStrategy"].get("rollingUpdate") or {}
+    return not rollout(live).settled and not update.get("partition")
 
 
 def _is_changing(plan: GroupPlan, live: Json | None) -> bool:
@@ -96,7 +99,7 @@ def _is_changing(plan: GroupPlan, live: Json | None) -> bool:
     return plan.plan.pod is not None or not rollout(live).settled
 
 
-def _partitioned(plan: RolloutPlan, held: bool) -> RolloutPlan:
+def _partitioned(plan: RolloutPlan, *, held: bool) -> RolloutPlan:
     def with_partition(stateful_set: Json | None) -> Json | None:
         if stateful_set is None:
             return None

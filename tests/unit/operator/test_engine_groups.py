@@ -176,6 +176,15 @@ def test_a_change_of_the_engine_rolls_one_group_at_a_time() -> None:
     assert partitions(plans(after, live)) == {"chat": 0, "code": 0}
 
 
+def test_a_second_change_takes_the_turn_from_nobody() -> None:
+    """`code` has a pod away when the engine changes again: `chat` waits for it."""
+    before = pool(replicas=4, engineGroups=[CHAT, CODE | {"share": 2}])
+    rolling = applied(before, {})
+    rolling["code"]["status"]["currentRevision"] = "old"
+    after = before | {"spec": before["spec"] | {"engine": {"image": "vllm:2"}}}
+    assert partitions(plans(after, rolling)) == {"chat": 2, "code": 0}
+
+
 def test_a_change_of_one_groups_draft_concerns_it_alone() -> None:
     live = applied(pool(replicas=3, engineGroups=[CHAT, CODE]), {})
     other = CODE | {"draft": {"method": "Ngram", "tokens": 5}}
@@ -195,6 +204,7 @@ def test_a_former_group_keeps_its_pods_as_they_are_until_it_has_none() -> None:
     assert wanted is not None
     assert wanted["spec"]["template"] == live["main"]["spec"]["template"]
     assert wanted["spec"]["replicas"] == 1
+    assert partitions(found)["main"] == 1, "none of them is replaced either"
     assert found["main"].plan.faults == ()
     assert not found["main"].removed
     assert plans(after, live, (Group("main", 0),))["main"].removed
