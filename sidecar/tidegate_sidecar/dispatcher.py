@@ -74,6 +74,9 @@ class Dispatcher:
             raise ApiError(Outcome.NO_ENGINE, retry_after=NO_ENGINE_RETRY_SECONDS)
         if self.draining:
             raise ApiError(Outcome.DRAINING)
+        if (request.parts or (request,))[0].id in self._tickets:
+            # Ids are random, but for those that a router signs: somebody sends its words again.
+            raise ApiError(Outcome.UNAUTHENTICATED, "A request of this id is served already.")
         now = self.loop.time()
         refusal = scheduler.submit(request, now, time.time())
         if refusal is not None:

@@ -1,9 +1,11 @@
 """A circuit breaker for one pod: who failed rests, and one request at a time tries it again. Pure.
 
 Closed, it lets everything through. After ``FAILURES`` in a row it opens for a rest that doubles
-with each failed trial, up to ``LONGEST_REST_SECONDS``; then it lets one request through, whose end
-closes or reopens it. What fails is the pod, never the request: an error that the pod gives for what
-the client sent is a success here.
+with each failed trial, up to ``LONGEST_REST_SECONDS``; after each rest it lets one request through,
+whose end closes it, or makes the rest longer. A trial that has no answer yet, or whose client went
+away, keeps it open for one more rest and no longer: an answer may take minutes. What was sent
+before it opened and fails now says nothing new. What fails is the pod, never the request: an error
+that the pod gives for what the client sent is a success here.
 """
 
 from __future__ import annotations
@@ -16,37 +18,32 @@ LONGEST_REST_SECONDS = 30.0
 class Breaker:
     """Of one pod."""
 
-    __slots__ = ("_failures", "_opened_at", "_trial")
+    __slots__ = ("_failures", "_rests_since")
 
     def __init__(self) -> None:
         self._failures = 0
-        self._opened_at = 0.0
-        self._trial = False
+        self._rests_since = 0.0
 
     def closed(self, now: float) -> bool:
         """Whether a request may be sent now."""
-        if self._failures < FAILURES:
-            return True
-        return not self._trial and now >= self._opened_at + self._rest_seconds()
+        return self._failures < FAILURES or now >= self._rests_since + self._rest_seconds()
 
-    def sent(self) -> None:
-        """A request was sent; on an open breaker it is the one trial."""
-        self._trial = self._failures >= FAILURES
+    def sent(self, now: float) -> bool:
+        """A request was sent; whether it is a trial, which ``failed`` is told."""
+        trial = self._failures >= FAILURES
+        if trial:
+            self._rests_since = now
+        return trial
 
     def succeeded(self) -> None:
         """The pod answered."""
         self._failures = 0
-        self._trial = False
 
-    def failed(self, now: float) -> None:
+    def failed(self, now: float, trial: bool) -> None:
         """The pod could not be reached, or broke."""
-        self._failures += 1
-        self._opened_at = now
-        self._trial = False
-
-    def unused(self) -> None:
-        """A request that was sent says nothing of the pod: its client went away."""
-        self._trial = False
+        if trial or self._failures < FAILURES:
+            self._failures += 1
+            self._rests_since = now
 
     def _rest_seconds(self) -> float:
         doublings = min(self._failures - FAILURES, 16)

@@ -19,7 +19,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from aiohttp.web_request import BaseRequest
@@ -49,6 +49,7 @@ from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.router.balancer import choose
 from tidegate_sidecar.router.pods import PodSet, RoutedPod
 from tidegate_sidecar.router.settings import RouterSettings
+from tidegate_sidecar.trace_context import trace_headers
 from tidegate_sidecar.usage_records import UsageRecords
 
 log = logging.getLogger("tidegate.router")
@@ -61,7 +62,6 @@ _REFUSED_BY_POD = frozenset(
 )
 """The pod has no part in it yet, and another one may."""
 _HANDED_BACK = HTTP_ERRORS[Outcome.HANDED_BACK].dropped_reason
-_TRACE_HEADERS = ("traceparent", "tracestate")
 _PASSED_ON = (
     "content-type",
     "content-encoding",
@@ -102,7 +102,10 @@ class Edge:
         self._idle.clear()
         try:
             answer = await self._route(request, stage)
-            self.ended["forwarded"] += 1
+            if stage.outcome is None:
+                self.ended["forwarded"] += 1
+            else:
+                self._end(stage, stage.outcome)
         except ApiError as error:
             stage.error = error
             self._end(stage, error.outcome)
@@ -172,15 +175,8 @@ class Edge:
 
     async def _models(self, request: BaseRequest, path: str, stage: Passage) -> Answer:
         _, identity = self._identify(request, stage)
-        pod = self._choose((), None, 0)
-        headers = self._signed(identity, stage.id, b"")
-        with pod.carrying(0):
-            stage.forwarded = True
-            exchange = await self._sent(pod, pod.client.get(path, headers))
-            try:
-                return await _relay_whole(exchange, stage.id)
-            finally:
-                exchange.close()
+        asked = _Forwarded(id=stage.id, identity=identity, path=path, headers={}, raw=None)
+        return await self._forward(request, asked, stage)
 
     async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: Passage) -> Answer:
         in_force, identity = self._identify(request, stage)
@@ -199,8 +195,11 @@ class Edge:
         stage.stream = body.stream
         forwarded = _Forwarded(
             id=stage.id,
-            body=body,
-            headers=_own_headers(request) | self._signed(identity, stage.id, raw),
+            identity=identity,
+            path=endpoint.path,
+            headers=_own_headers(request),
+            raw=raw,
+            stream=endpoint.stream if body.stream else None,
             affinity=_affinity(request, body, tenant.name),
             tokens=self._estimator.tokens(body.size) + bound.tokens * body.sequences,
             deadline=None if deadline_ms is None else stage.arrival + deadline_ms / 1000,
@@ -212,12 +211,8 @@ class Edge:
         while True:
             pod = self._choose(forwarded.left_out, forwarded.affinity, forwarded.tokens)
             with pod.carrying(forwarded.tokens):
-                headers = forwarded.headers_now(self._loop.time())
-                stage.forwarded = True
                 try:
-                    exchange = await self._sent(
-                        pod, pod.client.post(forwarded.body.endpoint.path, headers, forwarded.raw)
-                    )
+                    exchange = await self._sent(pod, forwarded, stage)
                 except EngineUnreachable:
                     if not self._goes_on(forwarded, pod, handed_back=False):
                         raise ApiError(Outcome.NO_ENGINE) from None
@@ -227,8 +222,8 @@ class Edge:
                     refused = reason in _REFUSED_BY_POD or reason == _HANDED_BACK
                     if refused and self._goes_on(forwarded, pod, reason == _HANDED_BACK):
                         continue
-                    if forwarded.body.stream and exchange.status == 200:
-                        return await self._relay_stream(request, exchange, forwarded)
+                    if forwarded.stream is not None and exchange.status == 200:
+                        return await self._relay_stream(request, exchange, forwarded, stage)
                     return await _relay_whole(exchange, forwarded.id)
                 finally:
                     exchange.close()
@@ -254,27 +249,31 @@ class Edge:
             raise ApiError(Outcome.NO_ENGINE)
         return pod
 
-    def _signed(self, identity: Identity, request_id: str, body: bytes) -> dict[str, str]:
-        return {IDENTITY_HEADER: self._keys.sign(identity, request_id, body, time.time())}
-
-    async def _sent(self, pod: RoutedPod, exchange: Awaitable[Exchange]) -> Exchange:
+    async def _sent(self, pod: RoutedPod, forwarded: _Forwarded, stage: Passage) -> Exchange:
         """The head of a pod's answer; its breaker learns of it."""
-        pod.breaker.sent()
+        now = self._loop.time()
+        headers = forwarded.headers_now(now)
+        # Signed each time: it may have waited in another pod for longer than a signature lasts.
+        headers[IDENTITY_HEADER] = self._keys.sign(
+            forwarded.identity, forwarded.id, forwarded.raw or b"", time.time()
+        )
+        stage.forwarded = True
+        trial = pod.breaker.sent(now)
         try:
-            head = await exchange
+            if forwarded.raw is None:
+                head = await pod.client.get(forwarded.path, headers)
+            else:
+                head = await pod.client.post(forwarded.path, headers, forwarded.raw)
         except (EngineUnreachable, EngineBroken) as error:
-            pod.breaker.failed(self._loop.time())
+            pod.breaker.failed(self._loop.time(), trial)
             if isinstance(error, EngineUnreachable):
                 raise
             raise ApiError(Outcome.ENGINE_FAILED) from None
-        except BaseException:
-            pod.breaker.unused()
-            raise
         pod.breaker.succeeded()
         return head
 
     async def _relay_stream(
-        self, request: BaseRequest, exchange: Exchange, forwarded: _Forwarded
+        self, request: BaseRequest, exchange: Exchange, forwarded: _Forwarded, stage: Passage
     ) -> Answer:
         stall_seconds = self._settings.client_stall_seconds
         answer = StreamAnswer(request, _passed_on(exchange, forwarded.id))
@@ -284,7 +283,8 @@ class Edge:
             error = ApiError(Outcome.ENGINE_FAILED)
             if not answer.begun:
                 raise error from None
-            typed = forwarded.body.endpoint.stream is StreamKind.TYPED
+            typed = forwarded.stream is StreamKind.TYPED
+            stage.outcome = error.outcome
             answer.keep_alive = False
             answer.write(error.typed_event() if typed else error.event())
         answer.end()
@@ -296,26 +296,27 @@ class _Forwarded:
     """A request on its way to the pod that keeps it."""
 
     id: str
-    body: Body
+    identity: Identity
+    path: str
     headers: dict[str, str]
-    affinity: bytes | None
-    tokens: int
+    """The client's own that its pod reads, but the deadline."""
+    raw: bytes | None
+    """Its body; unset: it is a GET."""
+    stream: StreamKind | None = None
+    """Asked for; unset: a whole answer."""
+    affinity: bytes | None = None
+    tokens: int = 0
     """Its work: prompt and expected output."""
-    deadline: float | None
+    deadline: float | None = None
     left_out: Collection[str] = ()
     """Pods that shall not be the next."""
     retried: bool = False
     hand_backs: int = 0
 
-    @property
-    def raw(self) -> bytes:
-        """The body's bytes."""
-        return self.body.raw
-
     def headers_now(self, now: float) -> dict[str, str]:
         """With what is left of its deadline; DEADLINE_EXCEEDED where nothing is."""
         if self.deadline is None:
-            return self.headers
+            return dict(self.headers)
         left_ms = int(1000 * (self.deadline - now))
         if left_ms <= 0:
             raise ApiError(Outcome.DEADLINE_EXCEEDED)
@@ -325,8 +326,7 @@ class _Forwarded:
 def _own_headers(request: BaseRequest) -> dict[str, str]:
     """Those of the client's that its pod reads."""
     own = own_priority(request.headers)
-    passed = {name: request.headers[name] for name in _TRACE_HEADERS if name in request.headers}
-    return passed | ({PRIORITY_HEADER: str(own)} if own else {})
+    return trace_headers(request.headers) | ({PRIORITY_HEADER: str(own)} if own else {})
 
 
 def _affinity(request: BaseRequest, body: Body, tenant: str) -> bytes | None:

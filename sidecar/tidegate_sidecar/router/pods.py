@@ -167,12 +167,15 @@ class PodSet:
                 finally:
                     exchange.close()
             load = orjson.loads(body)
-            pod.ready = exchange.status == 200 and bool(load["ready"])
+            ready = exchange.status == 200 and bool(load["ready"])
             pod.queued = int(load["queued"])
+            if ready and not pod.ready:
+                pod.breaker = Breaker()  # it was away: what failed then says nothing of it now
+            pod.ready = ready
             pod.misses = 0
         except EngineUnreachable:
             pod.ready = False
-        except (EngineBroken, TimeoutError, orjson.JSONDecodeError, KeyError, TypeError):
+        except (EngineBroken, TimeoutError, KeyError, TypeError, ValueError):
             pod.misses += 1
             pod.ready = pod.ready and pod.misses < MISSES_ALLOWED
 

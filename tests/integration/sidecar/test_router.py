@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -34,7 +35,7 @@ from support.sidecar import (
     write,
 )
 from tidegate_sidecar.auth import Identity
-from tidegate_sidecar.identity_keys import IDENTITY_HEADER, IdentityKeys
+from tidegate_sidecar.identity_keys import IDENTITY_HEADER, LIFETIME_SECONDS, IdentityKeys
 from tidegate_sidecar.router.server import Router
 from tidegate_sidecar.router.settings import RouterSettings
 
@@ -109,10 +110,22 @@ class Fleet:
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         )
 
+    @property
+    def url(self) -> str:
+        """Of the router's chats."""
+        return f"http://127.0.0.1:{self.router.port}/v1/chat/completions"
+
+    def headers(self, tenant: str = ALICE) -> dict[str, str]:
+        return {"Authorization": f"Bearer {KEYS[tenant]}"}
+
     def chat(self, tenant: str = ALICE, **extra: Any) -> Any:
-        headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
-        url = f"http://127.0.0.1:{self.router.port}/v1/chat/completions"
-        return self.client.post(url, json=chat_body(**extra), headers=headers)
+        return self.client.post(self.url, json=chat_body(**extra), headers=self.headers(tenant))
+
+    async def models(self, tenant: str = ALICE) -> list[str]:
+        url = f"http://127.0.0.1:{self.router.port}/v1/models"
+        async with self.client.get(url, headers=self.headers(tenant)) as answer:
+            assert answer.status == 200
+            return [model["id"] for model in (await answer.json())["data"]]
 
     async def answered(self, **extra: Any) -> int:
         async with self.chat(**extra) as answer:
@@ -151,17 +164,15 @@ async def test_a_request_is_answered_as_its_pod_answers_it(fleet: Fleet) -> None
         request_id = answer.headers["x-request-id"]
     assert engine.requests[-1].headers["x-request-id"] == request_id, "one id all the way"
     assert pod.outcomes(ALICE) == {"completed": 2}
-    async with fleet.client.get(
-        f"http://127.0.0.1:{fleet.router.port}/v1/models",
-        headers={"Authorization": f"Bearer {KEYS[BOB]}"},
-    ) as answer:
-        assert [model["id"] for model in (await answer.json())["data"]] == ["test-model"]
+    assert await fleet.models(BOB) == ["test-model"]
+    odd = {**fleet.headers(), "traceparent": "\u20ac", "tracestate": "\u20ac=1"}
+    async with fleet.client.post(fleet.url, json=chat_body(), headers=odd) as answer:
+        assert answer.status == 200, "a client's free text is no header of ours"
 
 
 async def test_the_edge_refuses_what_no_pod_need_see(fleet: Fleet) -> None:
     engine, _ = fleet.pods[0]
-    url = f"http://127.0.0.1:{fleet.router.port}/v1/chat/completions"
-    async with fleet.client.post(url, json=chat_body()) as answer:
+    async with fleet.client.post(fleet.url, json=chat_body()) as answer:
         assert answer.status == 401
     assert await fleet.answered(model="another") == 404
     assert await fleet.answered(temperature="hot") == 400
@@ -169,7 +180,7 @@ async def test_the_edge_refuses_what_no_pod_need_see(fleet: Fleet) -> None:
 
 
 async def test_a_pod_behind_a_router_serves_nobody_else(fleet: Fleet) -> None:
-    _, pod = fleet.pods[0]
+    engine, pod = fleet.pods[0]
     async with pod.chat() as answer:
         assert answer.status == 401
         assert (await answer.json())["error"]["type"] == "authentication_error"
@@ -188,6 +199,14 @@ async def test_a_pod_behind_a_router_serves_nobody_else(fleet: Fleet) -> None:
     assert await asked(keys.sign(Identity(BOB, digest), "id-3", body, time.time())) == 401
     stranger = IdentityKeys(write_secrets(fleet.folder / "other", secrets.token_hex(32)))
     assert await asked(stranger.sign(Identity(ALICE, digest), "id-4", body, time.time())) == 401
+    engine.script = stall
+    again = keys.sign(Identity(ALICE, digest), "id-7", body, time.time())
+    served = asyncio.create_task(asked(again))
+    await until(lambda: engine.busy == 1)
+    assert await asked(again) == 401, "served already, under that id"
+    served.cancel()
+    await until(lambda: engine.busy == 0)
+    engine.script = None
     # A rotation: the new secret is known before it signs.
     old, new = fleet.secrets.read_text(), secrets.token_hex(32)
     write_secrets(fleet.secrets, old, new)
@@ -211,9 +230,21 @@ async def test_a_pod_that_is_gone_costs_nobody_an_answer(fleet: Fleet) -> None:
     await fleet.add_pod()
     await fleet.tell(0, 1)
     await fleet.pods[0][1].sidecar.stop()
-    statuses = await asyncio.gather(*(fleet.answered() for _ in range(12)))
-    assert set(statuses) == {200}
+    models = [fleet.models() for _ in range(6)]
+    statuses = await asyncio.gather(*(fleet.answered() for _ in range(12)), *models)
+    assert statuses == [200] * 12 + [["test-model"]] * 6
     assert len(fleet.pods[1][0].requests) == 12
+
+
+async def test_a_pod_that_is_back_begins_anew(fleet: Fleet) -> None:
+    (pod,), draining = fleet.router.pods.pods, fleet.pods[0][1].runtime.dispatcher
+    for _ in range(20):
+        pod.breaker.failed(asyncio.get_running_loop().time(), trial=True)
+    assert not fleet.router.pods.serving(), "it would rest for half a minute"
+    draining.draining = True
+    await until(lambda: not pod.ready)
+    draining.draining = False
+    await until(lambda: fleet.router.pods.serving())
 
 
 async def test_a_draining_pod_passes_its_new_requests_on(fleet: Fleet) -> None:
@@ -239,7 +270,9 @@ async def test_what_an_engine_may_have_begun_is_never_sent_twice(fleet: Fleet) -
     assert sum(len(engine.requests) for engine, _ in fleet.pods) == 1
 
 
-async def test_a_new_pod_gets_half_of_what_waits_on_the_other(fleet: Fleet) -> None:
+async def test_a_new_pod_gets_half_of_what_waits_on_the_other(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release = asyncio.Event()
 
     async def held(number: int) -> None:
@@ -248,6 +281,10 @@ async def test_a_new_pod_gets_half_of_what_waits_on_the_other(fleet: Fleet) -> N
     fleet.pods[0][0].script = event_stream([chat_chunk("late"), DONE], between=held)
     asked = [asyncio.create_task(fleet.answered(max_tokens=4, stream=True)) for _ in range(60)]
     await until(lambda: fleet.pods[0][1].runtime.dispatcher.in_hand == 60)
+    # They wait for longer than a signature lasts.
+    later = SimpleNamespace(time=lambda: time.time() + 10 * LIFETIME_SECONDS)
+    for module in ("proxy", "router.edge"):
+        monkeypatch.setattr(f"tidegate_sidecar.{module}.time", later)
     await fleet.add_pod()
     begun = time.monotonic()
     await fleet.tell(0, 1)
@@ -327,6 +364,14 @@ async def test_what_the_router_ends_itself_it_records(tmp_path: Path) -> None:
             await until(lambda: engine.busy == 1)
             leaving.cancel()
             await until(lambda: engine.busy == 0)
+            engine.script = event_stream([chat_chunk("Hel")], then=stall)
+            async with fleet.chat(stream=True) as answer:
+                assert b"Hel" in await answer.content.readany()
+                (known,) = fleet.router.pods.pods
+                known.client.abort_exchanges()
+                assert b'"error"' in await answer.read()
+            await until(lambda: engine.busy == 0)
+            assert fleet.router.edge.ended["forwarded"] == 1
             await fleet.tell()
             assert await fleet.answered() == 503
         records = [loads(UsageRecord, line) for line in path.read_bytes().splitlines()]
@@ -334,7 +379,9 @@ async def test_what_the_router_ends_itself_it_records(tmp_path: Path) -> None:
         theirs = pod.runtime.reports.recent.records()
     assert [(record.tenant, record.tier, record.outcome) for record in records] == [
         (ALICE, "standard", "model_not_found"),
+        (ALICE, "standard", "engine_failed"),  # its pod may have no record of it
         (ALICE, "standard", "no_engine"),
     ]
-    assert [record.outcome for record in theirs] == ["completed", "client_closed"]
-    assert not {record.id for record in records} & {record.id for record in theirs}
+    assert [record.outcome for record in theirs] == ["completed", "client_closed", "client_closed"]
+    both = {record.id for record in records} & {record.id for record in theirs}
+    assert both == {records[1].id}

@@ -61,28 +61,44 @@ def test_affinity_is_bounded(loads: list[int], key: bytes, tokens: int) -> None:
     assert chosen.outstanding_tokens <= (1 + SLACK) * sum(loads) / len(loads) + tokens
 
 
-def test_a_pod_that_fails_rests_longer_each_time_and_one_request_tries_it() -> None:
-    breaker, now = Breaker(), 0.0
+def opened(now: float) -> Breaker:
+    breaker = Breaker()
     for _ in range(FAILURES):
         assert breaker.closed(now)
-        breaker.sent()
-        breaker.failed(now)
-    rest = REST_SECONDS
+        breaker.failed(now, breaker.sent(now))
+    return breaker
+
+
+def test_a_pod_that_fails_rests_longer_each_time_and_one_request_tries_it() -> None:
+    now = 0.0
+    breaker, rest = opened(now), REST_SECONDS
     for _ in range(10):
         assert not breaker.closed(now + rest * 0.99)
         now += rest
         assert breaker.closed(now)
-        breaker.sent()
-        assert not breaker.closed(now), "one trial at a time"
-        breaker.failed(now)
+        trial = breaker.sent(now)
+        assert not breaker.closed(now), "one trial a rest"
+        breaker.failed(now, trial)
         rest = min(LONGEST_REST_SECONDS, 2 * rest)
     now += rest
-    breaker.sent()
-    breaker.unused()
-    assert breaker.closed(now), "a trial whose client went away said nothing"
-    breaker.sent()
+    breaker.sent(now)
     breaker.succeeded()
     assert breaker.closed(now)
+
+
+def test_a_trial_without_an_answer_keeps_a_pod_for_one_rest() -> None:
+    breaker = opened(0.0)
+    assert breaker.sent(REST_SECONDS)
+    assert not breaker.closed(1.9 * REST_SECONDS)
+    assert breaker.closed(2.0 * REST_SECONDS), "it may be one that takes minutes"
+
+
+def test_many_that_fail_at_once_make_no_longer_rest() -> None:
+    breaker = Breaker()
+    trials = [breaker.sent(0.0) for _ in range(100)]
+    for trial in trials:
+        breaker.failed(0.0, trial)
+    assert breaker.closed(REST_SECONDS), "a pod that is back is tried"
 
 
 def test_queues_even_out_onto_a_free_pod() -> None:
