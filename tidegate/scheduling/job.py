@@ -35,6 +35,7 @@ class Job:
         "unit",
         "used_ms",
         "waiting",
+        "waits_since",
     )
 
     expected_cost: float
@@ -53,9 +54,13 @@ class Job:
     started: bool
     served_tokens: int
 
-    def __init__(self, request: Request, tenant: TenantState, order: int) -> None:
+    def __init__(
+        self, request: Request, tenant: TenantState, order: int, waits_since: float
+    ) -> None:
         self.request = request
         self.tenant = tenant
         self.order = order
         """Rises with arrival, over all tenants."""
+        self.waits_since = waits_since
+        """Its arrival, put off by the time that it was in the engine and lost its work there."""
         self.waiting = True

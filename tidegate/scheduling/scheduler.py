@@ -137,7 +137,7 @@ class Scheduler:
         for part in request.parts or (request,):
             part.arrival = now
             self._arrivals += 1
-            job = Job(part, tenant, self._arrivals)
+            job = Job(part, tenant, self._arrivals, now)
             self._enqueue(job, now)
             if self._looks_out:
                 self._outlook.queued(job, now)
@@ -244,9 +244,11 @@ class Scheduler:
         if (lost := tenant.lost_place()) is not None:
             self._admission.ended(request, 0)
             return lost
+        assert request.dispatched is not None
+        waits_since = job.waits_since + now - request.dispatched
         request.sequence = request.dispatched = None
         request.output_tokens = 0
-        job = Job(request, tenant, job.order)
+        job = Job(request, tenant, job.order, waits_since)
         self._enqueue(job, now)
         if self._looks_out:
             self._outlook.queued(job, now, anew=False)
@@ -399,7 +401,7 @@ class Scheduler:
         request = job.request
         if not request.leads():
             return
-        expires = request.arrival + job.tenant.queue.limits.max_wait_seconds
+        expires = job.waits_since + job.tenant.queue.limits.max_wait_seconds
         if request.deadline is not None and request.deadline < expires:
             expires = request.deadline
         self._pushes += 1

@@ -53,6 +53,19 @@ def test_waits_end_by_limit_or_deadline_whichever_is_first(build: SimpleNamespac
     assert scheduler.next_expiry() is None
 
 
+def test_the_time_in_the_engine_is_no_wait(build: SimpleNamespace) -> None:
+    """One that was preempted after longer than the longest wait still has what was left of it."""
+    scheduler = scheduler_of(build, queue=QueueLimits(max_wait_seconds=10.0))
+    assert scheduler.submit(build.request("a0", "a"), 0.0) is None
+    for began, ended in ((4.0, 50.0), (53.0, 90.0)):
+        assert scheduler.next(began) is not None
+        assert scheduler.requeue("a0", ended, caused_by="standard") is None
+    assert scheduler.next_expiry() == 93.0
+    scheduler.apply_policy(scheduler.policy, 91.0)
+    assert scheduler.expire(92.9) == []
+    assert [outcome for _, outcome in scheduler.expire(93.0)] == [Outcome.QUEUE_WAIT_EXCEEDED]
+
+
 def test_a_requeued_request_takes_its_old_place_and_owes_nothing(build: SimpleNamespace) -> None:
     scheduler = scheduler_of(build, unit="Tokens", quantum=100, queue=QueueLimits(max_requests=3))
     for i in range(3):
