@@ -93,7 +93,8 @@ class Sidecar:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(settings.drain_seconds):
                 await dispatcher.idle()
-        dispatcher.refuse_queued(Outcome.DRAINING)
+        # A list whose first part was dispatched has begun, as a stream has.
+        dispatcher.refuse_queued(Outcome.DRAINING, lambda ticket: ticket.request.leads())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(settings.grace_in_force_seconds - settings.drain_seconds):
                 await dispatcher.idle()

@@ -25,7 +25,6 @@ from support.sidecar import (
 from support.sidecar_calls import plain, post, served_tokens
 
 from tidegate.scheduling.contracts import Bundle, loads
-from tidegate.scheduling.outcomes import Outcome
 
 from .conftest import StartSidecar
 
@@ -193,7 +192,9 @@ async def test_parts_that_lose_their_place_end_the_whole_once(
     if ended_by != "its own wait":
         del tier["queue"]
     policy = embedding_policy(tier=tier)
-    sidecar = await start_sidecar(policy=policy, check_other=False)
+    sidecar = await start_sidecar(
+        policy=policy, check_other=False, drain_seconds=0.1, grace_seconds=0.5
+    )
     engine.script = stall
     body = {"model": MODEL, "input": DOCUMENTS}
     first = asyncio.create_task(post(sidecar, "/v1/embeddings", body))
@@ -208,8 +209,8 @@ async def test_parts_that_lose_their_place_end_the_whole_once(
         sidecar.runtime.apply(loads(Bundle, json.dumps(bundle)))
         expected = {"held": 2}  # the first, too, has parts that wait
     elif ended_by == "drain of the sidecar":
-        sidecar.runtime.dispatcher.refuse_queued(Outcome.DRAINING)
-        expected = {"draining": 2}
+        draining = asyncio.create_task(sidecar.sidecar.drain())
+        expected = {"draining": 1, "engine_failed": 1}  # the first has begun, and is cut off
     else:
         expected = {
             "queue_wait_exceeded": 1,
@@ -222,6 +223,8 @@ async def test_parts_that_lose_their_place_end_the_whole_once(
         assert not first.done()
         first.cancel()
     await asyncio.gather(first, return_exceptions=True)
+    if ended_by == "drain of the sidecar":
+        await draining
     await until(lambda: not engine.busy, 5.0)
     await sidecar.settled()
     await until(lambda: sidecar.outcomes(ALICE) == expected, 5.0)
