@@ -97,19 +97,18 @@ def _sizes(
     """Tokens of each document with what the engine reads beside it."""
     if body.endpoint is EMBEDDINGS and isinstance(documents[0], list):
         return [len(document) for document in documents]
-    beside: list[Any]
+    sizes = [_tokens(estimator, document) for document in documents]
     if len(fields) == 2:
-        beside = body.members[fields[0]]
-    elif body.endpoint in RERANKS:
-        beside = [body.members["query"]] * len(documents)
+        beside = [_tokens(estimator, left) for left in body.members[fields[0]]]
+        return [left + right for left, right in zip(beside, sizes, strict=True)]
+    if body.endpoint in RERANKS:
+        one = body.members["query"]
     elif body.endpoint in SCORES:
-        beside = side(score_fields(body.members)[0], body.members) * len(documents)
+        one = side(score_fields(body.members)[0], body.members)[0]
     else:
-        return [_tokens(estimator, document) for document in documents]
-    return [
-        _tokens(estimator, left) + _tokens(estimator, right)
-        for left, right in zip(beside, documents, strict=True)
-    ]
+        return sizes
+    tokens = _tokens(estimator, one)
+    return [tokens + size for size in sizes]
 
 
 def _tokens(estimator: Estimator, document: Any) -> int:

@@ -200,15 +200,23 @@ def _pairs_size(left: str, right: str, members: Members, domains: Container[str]
     lefts, rights = side(left, members), side(right, members)
     if len(lefts) not in (1, len(rights)):
         raise malformed(f"'{left}' must be one, or as many as '{right}'.", left)
+    beside = _side_size(left, lefts, domains)
+    documents = _side_size(right, rights, domains)
+    # Measured once, however many documents it is read beside: it may be as long as the body.
+    times = len(rights) if len(lefts) == 1 else 1
+    return PromptSize(
+        text_bytes=times * beside.text_bytes + documents.text_bytes,
+        fixed_tokens=times * beside.fixed_tokens + documents.fixed_tokens,
+        prompts=len(rights),
+        texts=[*beside.texts] * times + [*documents.texts],
+    )
+
+
+def _side_size(field: str, items: list[Any], domains: Container[str]) -> PromptSize:
     measure = PromptMeasure(domains)
-    for index, item in enumerate(lefts):
-        measure_input(measure, item, f"{left}[{index}]")
-    if len(lefts) == 1:
-        measure.texts *= len(rights)
-        measure.fixed_tokens *= len(rights)
-    for index, item in enumerate(rights):
-        measure_input(measure, item, f"{right}[{index}]")
-    return measure.size(prompts=len(rights))
+    for index, item in enumerate(items):
+        measure_input(measure, item, f"{field}[{index}]")
+    return measure.size()
 
 
 def side(field: str, members: Members) -> list[Any]:
