@@ -41,10 +41,11 @@ from tidegate_operator.kube import (
     KubeError,
 )
 from tidegate_operator.metrics import Metrics
+from tidegate_operator.news import News
 from tidegate_operator.pool_children import WaitForCollection
 from tidegate_operator.pool_runtime import PoolRuntime
 from tidegate_operator.pool_state import PodState, pod_state
-from tidegate_operator.reconcile import Reconciler
+from tidegate_operator.reconcile import Heard, Reconciler
 from tidegate_operator.settings import Settings
 from tidegate_operator.sidecars import REQUEST_TIMEOUT, SidecarLink
 from tidegate_operator.status import (
@@ -103,7 +104,7 @@ class Controller:
             },
         )
         self._pools: dict[Key, PoolRuntime] = {}
-        self._seen: dict[tuple[Kind, str], tuple[object, ...]] = {}
+        self._news = News()
         self._judged: Judgement | None = None
         self._look_at_all = True
         self._session: aiohttp.ClientSession | None = None
@@ -149,7 +150,7 @@ class Controller:
 
     def on_event(self, kind: Kind, type: str | None, obj: Json) -> None:
         """A watch saw the object; ``type`` is None where it was part of an initial LIST."""
-        if kind in SELECTORS and not self._is_news(kind, type, obj):
+        if kind in SELECTORS and not self._news.take(kind, type, obj):
             return
         metadata = obj["metadata"]
         if kind in SELECTORS and (kind is not SECRET or _has_keys(metadata)):
@@ -166,24 +167,6 @@ class Controller:
         self._look_at_all = True
         self._world.mark_all()
         self._queue.put(JUDGING)
-
-    def _is_news(self, kind: Kind, type: str | None, obj: Json) -> bool:
-        """Whether more than its status changed: our own status writes come back as events too."""
-        metadata = obj["metadata"]
-        version: tuple[object, ...] = (
-            metadata["uid"],
-            metadata.get("generation") or metadata["resourceVersion"],
-            metadata.get("deletionTimestamp"),
-        )
-        if kind not in (SERVING_POOL, TENANT, TENANT_TIER):
-            version = (metadata["uid"], metadata["resourceVersion"])
-        key = (kind, f"{metadata.get('namespace', '')}/{metadata['name']}")
-        if type == "DELETED":
-            self._seen.pop(key, None)
-            return True
-        before = self._seen.get(key)
-        self._seen[key] = version
-        return type is None or before != version
 
     # --- loops
 
@@ -254,10 +237,8 @@ class Controller:
 
     async def _reconcile(self, key: Key) -> None:
         runtime = self._pools.get(key)
-        seen = runtime.seen_generation if runtime else 0
-        reads = runtime.link.reads_policy if runtime else None
-        scaled = runtime.autoscaler.sizes if runtime else None
-        state = await self._reconciler.reconcile(key, seen, reads, scaled)
+        heard = runtime.heard(lambda: self._pods(key)) if runtime else Heard()
+        state = await self._reconciler.reconcile(key, heard)
         if state is None:
             self._drop(key)
             return

@@ -12,7 +12,7 @@ from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import PoolIdentity
 from tidegate_operator.apply import in_sync
 from tidegate_operator.findings import Fault
-from tidegate_operator.kube import SERVING_POOL, Forbidden, Invalid, Json, Kind, Kube
+from tidegate_operator.kube import SERVING_POOL, Forbidden, Invalid, Json, Kind, Kube, KubeError
 from tidegate_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,14 @@ class PoolChildren:
         self.pool = pool
         self.faults: list[Fault] = []
 
+    async def create(self, kind: Kind, desired: Json) -> Json | None:
+        """Create one child; None where that was refused (and noted), Conflict where it exists."""
+        try:
+            return await self._kube.create(kind, desired)
+        except (Invalid, Forbidden) as error:
+            self._refused(kind, desired["metadata"]["name"], error)
+            return None
+
     async def apply(self, kind: Kind, desired: Json, live: Json | None = None) -> Json | None:
         """Apply one child where it differs; None where that was refused (and noted)."""
         metadata = desired["metadata"]
@@ -50,8 +58,7 @@ class PoolChildren:
                     return live
             applied = await self._kube.apply(kind, desired)
         except (Invalid, Forbidden) as error:
-            text = f"{kind.name} {metadata['name']} was refused: {error}"
-            self.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))
+            self._refused(kind, metadata["name"], error)
             return None
         self._metrics.applies.labels(kind.name).inc()
         log.info(
@@ -73,6 +80,10 @@ class PoolChildren:
         except Forbidden as error:
             text = f"{kind.name} {name} could not be removed: {error}"
             self.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))
+
+    def _refused(self, kind: Kind, name: str, error: KubeError) -> None:
+        text = f"{kind.name} {name} was refused: {error}"
+        self.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))
 
     def _is_own(self, kind: Kind, live: Json) -> bool:
         """Whether the object is this pool's; notes it where it is somebody else's."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Mapping, Sequence
 
 from tidegate_operator.autoscale.pool_scaler import GroupNow
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.engine_groups import home_of
 from tidegate_operator.figures import PoolFigures, pool_figures
+from tidegate_operator.pool_state import PodState
 from tidegate_operator.prices import pod_hour_price
-from tidegate_operator.reconcile import PoolState
+from tidegate_operator.reconcile import Heard, PoolState
 from tidegate_operator.sidecars import SidecarLink
 from tidegate_operator.status import Delivered, address_for, wanted_groups
 
@@ -34,6 +36,8 @@ class PoolRuntime:
         """The highest that a sidecar reported and that was not delivered."""
         self.tiers: frozenset[str] = frozenset()
         self.tenants: frozenset[str] = frozenset()
+        self._tiers_of: Mapping[str, str] = {}
+        """Of each tenant that it serves."""
         self._kv_blocks: int | None = None
         """Of an engine, as last heard of."""
         self.tasks = (
@@ -46,6 +50,15 @@ class PoolRuntime:
         for task in self.tasks:
             task.cancel()
 
+    def heard(self, pods: Callable[[], Sequence[PodState]]) -> Heard:
+        """What reconciling is to know; ``pods`` are those that there are when it delivers."""
+        return Heard(
+            self.seen_generation,
+            self.link.reads_policy,
+            self.autoscaler.sizes,
+            lambda delivery: self.link.update(pods(), delivery),
+        )
+
     def serve(self, state: PoolState | None) -> tuple[frozenset[str], frozenset[str]]:
         """Take the new state; the tiers and tenants that began or ceased to be served."""
         compiled = state.compiled if state else None
@@ -54,6 +67,7 @@ class PoolRuntime:
         changed = tiers ^ self.tiers, tenants ^ self.tenants
         self.state, self.tiers, self.tenants = state, tiers, tenants
         policy = compiled.policy if compiled else None
+        self._tiers_of = {row.name: row.tier for row in policy.tenants} if policy else {}
         groups = wanted_groups(state) if state and state.pool else ()
         self.autoscaler.serve(
             state.pool if state else None,
@@ -97,10 +111,8 @@ class PoolRuntime:
 
     def address_of(self, tenant: str) -> str | None:
         """Base URL that a Tenant whom it serves should call."""
-        policy = self.state.compiled.policy if self.state and self.state.compiled else None
-        rows = (row for row in policy.tenants if row.name == tenant) if policy else iter(())
-        row = next(rows, None)
-        return address_for(self.state, row.tier) if self.state and row else None
+        tier = self._tiers_of.get(tenant)
+        return address_for(self.state, tier) if self.state and tier else None
 
     def delivered(self) -> Delivered:
         """How far the newest policy got."""

@@ -5,7 +5,8 @@ It compiles, renders, and applies what differs, in an order in which every stop 
 working pool: first what pods need (account, token, policy), the StatefulSet last. The first shard
 of the policy is written under its ``resourceVersion``: who writes it owns the generation, and
 another operator that worked from the same reading gets a conflict and reads again. Sidecars are
-told only what stands in the Secrets.
+told only what stands in the Secrets, and at once: what fails after that, such as another's webhook,
+puts off no revocation.
 
 An object that the server refuses does not stop the others
 (:mod:`tidegate_operator.pool_children`); the pool's conditions say which and why.
@@ -74,6 +75,21 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """What is known of a pool's pods otherwise than by the API server."""
+
+    generation: int = 0
+    """The highest that a sidecar reported and that was not delivered."""
+    reads_policy: int | None = None
+    """The version of the policy that all of its sidecars read; unset: not known, so it stays what
+    it was."""
+    scaled: Mapping[str, int] | None = None
+    """How many pods autoscaling wants in each engine group; unset: it did not decide yet."""
+    deliver: Callable[[Delivery], None] = lambda _: None
+    """Takes what the sidecars are to be told."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolState:
     """A pool as its last reconcile left it."""
 
@@ -111,19 +127,8 @@ class Reconciler:
         self._settings = settings
         self._metrics = metrics
 
-    async def reconcile(
-        self,
-        key: Key,
-        seen_generation: int = 0,
-        reads_policy: int | None = None,
-        scaled: Mapping[str, int] | None = None,
-    ) -> PoolState | None:
-        """Bring the pool to its spec; None where there is no such pool (any more).
-
-        ``reads_policy`` is the version of the policy that all of its sidecars read; unset: it is
-        not known, so it stays what it was. ``scaled`` is how many pods autoscaling wants in each
-        engine group; unset: it did not decide yet.
-        """
+    async def reconcile(self, key: Key, heard: Heard) -> PoolState | None:
+        """Bring the pool to its spec; None where there is no such pool (any more)."""
         await self._world.refresh()
         obj = self._world.objects(SERVING_POOL).get(key)
         if obj is None or obj["metadata"].get("deletionTimestamp"):
@@ -132,22 +137,18 @@ class Reconciler:
         pool = parse(ServingPool, obj)
         if not isinstance(pool, ServingPool):
             fault = Fault(ConditionType.ACCEPTED, Reason.INVALID, joined(map(str, pool)))
-            return await self._withdraw(key, obj, fault, seen_generation, reads_policy)
-        return await self._apply(
-            key, generation, pool, obj["spec"], seen_generation, reads_policy, scaled
-        )
+            return await self._withdraw(key, obj, fault, heard)
+        return await self._apply(key, generation, pool, obj["spec"], heard)
 
-    async def _withdraw(
-        self, key: Key, obj: Json, fault: Fault, seen_generation: int, reads_policy: int | None
-    ) -> PoolState:
+    async def _withdraw(self, key: Key, obj: Json, fault: Fault, heard: Heard) -> PoolState:
         """A pool that cannot be read goes on as it was, without what was revoked."""
         pool = parse(PoolIdentity, obj)
         assert isinstance(pool, PoolIdentity)
         run = PoolChildren(self._kube, self._metrics, pool)
         shards = await self._shards(pool)
         previous, judgement = read(shards.values()), self._world.judgement
-        version = _version(reads_policy, previous)
-        compiled = withdraw(previous, judgement, [fault], seen_generation, time.time(), version)
+        version = _version(heard.reads_policy, previous)
+        compiled = withdraw(previous, judgement, [fault], heard.generation, time.time(), version)
         delivery = None
         if compiled.policy is not None:
             token = await self._admin_token(run)
@@ -169,14 +170,7 @@ class Reconciler:
         return {s["metadata"]["name"]: s for s in own if _is_policy(s, pool)}
 
     async def _apply(
-        self,
-        key: Key,
-        generation: int,
-        pool: ServingPool,
-        spec: Json,
-        seen_generation: int,
-        reads_policy: int | None,
-        scaled: Mapping[str, int] | None,
+        self, key: Key, generation: int, pool: ServingPool, spec: Json, heard: Heard
     ) -> PoolState:
         run = PoolChildren(self._kube, self._metrics, pool)
         shards = await self._shards(pool)
@@ -187,14 +181,14 @@ class Reconciler:
             previous,
             may_share=self._settings.may_share(key[0]),
             now_seconds=time.time(),
-            seen_generation=seen_generation,
-            version=_version(reads_policy, previous),
+            seen_generation=heard.generation,
+            version=_version(heard.reads_policy, previous),
         )
         live = await self._stateful_sets(pool)
         image = self._sidecar_image(pool, live)
         running = {group: int(found["spec"]["replicas"]) for group, found in live.items()}
         ready = self._ready_by_group(key)
-        wanted = engine_groups(pool, running, scaled)
+        wanted = engine_groups(pool, running, heard.scaled)
         former = former_groups(pool, wanted, running, ready)
         groups = (*wanted, *former)
         state = PoolState(key, generation, pool, compiled, groups, live, sidecar_image=image)
@@ -215,6 +209,8 @@ class Reconciler:
             await self._made_once(run, salt_name, CACHE_SALT_KEY_FILE, cache_salt_key_secret)
             token = await self._admin_token(run)
             delivery = await self._write_policy(run, compiled, shards, token)
+            if delivery is not None:
+                heard.deliver(delivery)
             await run.apply(SERVICE, children.headless_service)
             service = await run.apply(SERVICE, children.service)
             await run.apply(NETWORK_POLICY, children.network_policy)
@@ -311,7 +307,9 @@ class Reconciler:
             value = tokens.token_urlsafe(32)
             if live is None:
                 # Create and not apply: of two operators one makes it, the other reads again.
-                live = await self._kube.create(SECRET, render(run.pool, value))
+                live = await run.create(SECRET, render(run.pool, value))
+                if live is None:
+                    return None
         applied = await run.apply(SECRET, render(run.pool, value), live)
         return value if applied is not None else None
 

@@ -38,6 +38,8 @@ class Server:
         self.objects: dict[tuple[Kind, str, str], Json] = {}
         self.refused: set[Kind] = set()
         self.forbidden: set[Kind] = set()
+        self.failing: set[Kind] = set()
+        self.creates_secrets = True
         self.away = False
         for kind, obj in objects:
             self.put(kind, obj)
@@ -72,6 +74,8 @@ class Server:
         await self._step()
         if kind in self.forbidden:
             raise Forbidden(f"get {kind.plural}: 403")
+        if kind in self.failing:
+            raise Unavailable(f"get {kind.plural}: 500")
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def apply(self, kind: Kind, body: Json) -> Json:
@@ -83,7 +87,10 @@ class Server:
         self.put(kind, body)
         return body
 
-    create = apply
+    async def create(self, kind: Kind, body: Json) -> Json:
+        if kind is SECRET and not self.creates_secrets:
+            raise Forbidden("exceeded quota")
+        return await self.apply(kind, body)
 
     async def serves(self, kind: Kind) -> bool:
         await self._step()
@@ -280,3 +287,35 @@ async def test_a_right_that_is_missing_is_said_by_the_pool_and_stops_nothing_els
 
         assert "Service chat was refused: get services: 403" in await within(10, said, "it says so")
         assert (STATEFUL_SET, "acme", "chat") in server.objects
+
+
+async def test_a_quota_of_secrets_does_not_put_off_a_revocation() -> None:
+    """An upgrade brings a Secret more; where the namespace may have none, the pool goes on."""
+    server = served()
+    async with controller(server) as running:
+        await within(10, server.keys, "the policy is written")
+        del server.objects[SECRET, "acme", "chat-cache-salt"]
+        server.creates_secrets = False
+        before = server.keys()
+        revoke(server, running)
+        await within(5, lambda: server.keys() != before, "the revoked key is gone")
+
+        def said() -> Any:
+            status = server.objects[SERVING_POOL, "acme", "chat"].get("status") or {}
+            return [c for c in status.get("conditions", ()) if c["reason"] == "ApplyFailed"]
+
+        (found,) = await within(10, said, "the pool says so")
+        assert "Secret chat-cache-salt was refused: exceeded quota" in found["message"]
+
+
+async def test_sidecars_are_told_before_what_may_fail_beside() -> None:
+    """Such as a webhook of the Prometheus operator that does not answer."""
+    server = served()
+    async with controller(server) as running:
+        await within(10, lambda: ("acme", "chat") in running._pools, "the pool is looked at")
+        link = running._pools["acme", "chat"].link
+        before = await within(10, lambda: link.delivery, "the first policy")
+        server.failing.add(SERVICE)
+        revoke(server, running)
+        told = await within(5, lambda: link.delivery != before and link.delivery, "the next")
+        assert digest("demo-acme-a") not in told.bundle.decode()
