@@ -186,7 +186,7 @@ async def weights_count_where_they_are_asked_for(scene: Scene) -> None:
     loads = {"one": (20, 10), "three": (20, 10)}
     weighted = await served(scene, 8.0, loads)
     assert weighted["three"] > 2 * weighted["one"]
-    await change(scene, betweenTiers="Strict")
+    await asyncio.to_thread(scene.change, betweenTiers="Strict")
     strict = await served(scene, 6.0, loads)
     assert strict["three"] < 1.5 * strict["one"]
 
@@ -269,25 +269,14 @@ async def prompts_come_in_chunks(scene: Scene) -> None:
 
 async def an_unusual_budget_is_told(scene: Scene) -> None:
     assert condition(scene.pool_object(), "UnusualPrefillBudget") == {}
-    await change(scene, prefill={"budgetPercent": 10, "chunkTokens": CHUNK_TOKENS})
+    await asyncio.to_thread(
+        scene.change, prefill={"budgetPercent": 10, "chunkTokens": CHUNK_TOKENS}
+    )
     warned = condition(scene.pool_object(), "UnusualPrefillBudget")
     assert warned["reason"] == "BudgetTooSmall"
 
 
 async def in_shadow_nothing_is_done(scene: Scene) -> None:
     assert await codes(scene, "cut", 1, 100) == ["prompt_too_long"]
-    await change(scene, schedulingMode="Shadow")
+    await asyncio.to_thread(scene.change, schedulingMode="Shadow")
     assert await codes(scene, "cut", 1, 100) == [None]
-
-
-async def change(scene: Scene, **spec: Any) -> None:
-    """The pool's spec, until the sidecar has it in force."""
-    before = scene.pool_object()["status"]["policyGeneration"]
-    scene.pool_spec |= spec
-    await asyncio.to_thread(scene.cluster.apply, scene.pool())
-    await asyncio.to_thread(
-        scene.cluster.until,
-        f"{spec} in force",
-        lambda: scene.pool_object()["status"].get("policyGeneration", 0) > before,
-        5.0 * SLACK,
-    )

@@ -174,6 +174,21 @@ class Scene:
         replicas = pool.get("status", {}).get("readyReplicas") == self.replicas
         return done and replicas and condition(pool, "Ready").get("status") == "True"
 
+    def policy_generation(self) -> int:
+        """Of the policy of the pool as it is, in force in every ready sidecar; 0: not yet."""
+        pool = self.pool_object()
+        status = pool.get("status", {})
+        judged = status.get("observedGeneration") == pool["metadata"]["generation"]
+        return int(status.get("policyGeneration", 0)) if judged else 0
+
+    def change(self, **spec: Any) -> None:
+        """The pool's spec (None: without that field), until all sidecars have it in force."""
+        before = self.cluster.until("policy in force", self.policy_generation, 25)
+        merged = self.pool_spec | spec
+        self.pool_spec = {field: value for field, value in merged.items() if value is not None}
+        self.cluster.apply(self.pool())
+        self.cluster.until(f"{spec} in force", lambda: self.policy_generation() > before, 25)
+
     def down(self, *, wait: bool = True) -> None:
         """``wait`` False: its pods drain while the next test runs."""
         how = "--timeout=120s" if wait else "--wait=false"
