@@ -37,12 +37,17 @@ class PoolChildren:
         self.pool = pool
         self.faults: list[Fault] = []
 
+    def refused(self, kind: Kind, name: str, error: KubeError) -> None:
+        """Note a child that could not be applied."""
+        text = f"{kind.name} {name} was refused: {error}"
+        self.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))
+
     async def create(self, kind: Kind, desired: Json) -> Json | None:
         """Create one child; None where that was refused (and noted), Conflict where it exists."""
         try:
             return await self._kube.create(kind, desired)
         except (Invalid, Forbidden) as error:
-            self._refused(kind, desired["metadata"]["name"], error)
+            self.refused(kind, desired["metadata"]["name"], error)
             return None
 
     async def apply(self, kind: Kind, desired: Json, live: Json | None = None) -> Json | None:
@@ -58,7 +63,7 @@ class PoolChildren:
                     return live
             applied = await self._kube.apply(kind, desired)
         except (Invalid, Forbidden) as error:
-            self._refused(kind, metadata["name"], error)
+            self.refused(kind, metadata["name"], error)
             return None
         self._metrics.applies.labels(kind.name).inc()
         log.info(
@@ -80,10 +85,6 @@ class PoolChildren:
         except Forbidden as error:
             text = f"{kind.name} {name} could not be removed: {error}"
             self.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))
-
-    def _refused(self, kind: Kind, name: str, error: KubeError) -> None:
-        text = f"{kind.name} {name} was refused: {error}"
-        self.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))
 
     def _is_own(self, kind: Kind, live: Json) -> bool:
         """Whether the object is this pool's; notes it where it is somebody else's."""

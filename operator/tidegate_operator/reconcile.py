@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import logging
 import secrets as tokens
 import time
@@ -53,6 +52,7 @@ from tidegate_operator.kube import (
     Json,
     Kube,
     NotFound,
+    Unavailable,
 )
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_children import PoolChildren, owns
@@ -235,7 +235,7 @@ class Reconciler:
         self, run: PoolChildren, pool: ServingPool, policy: Policy, pod_monitor: Json
     ) -> None:
         """What the Prometheus operator reads, where the cluster has its kinds."""
-        with contextlib.suppress(NotFound):  # a kind went away since
+        try:
             if self._world.serves(POD_MONITOR):
                 await run.apply(POD_MONITOR, pod_monitor)
             if self._world.serves(PROMETHEUS_RULE):
@@ -246,6 +246,10 @@ class Reconciler:
                     await run.apply(PROMETHEUS_RULE, rule)
                 else:
                     await run.remove(PROMETHEUS_RULE, pool.metadata.name)
+        except NotFound:  # a kind went away since
+            pass
+        except Unavailable as error:  # such as a webhook, for which no pod is to wait
+            run.refused(PROMETHEUS_RULE, pool.metadata.name, error)
 
     async def _stateful_sets(self, pool: PoolIdentity) -> dict[str, Json]:
         """The pool's own by engine group."""

@@ -15,6 +15,7 @@ from tidegate_operator import shards
 from tidegate_operator.controller import JUDGING, Controller
 from tidegate_operator.kube import (
     NAMESPACE,
+    PROMETHEUS_RULE,
     SECRET,
     SERVICE,
     SERVING_POOL,
@@ -39,6 +40,7 @@ class Server:
         self.refused: set[Kind] = set()
         self.forbidden: set[Kind] = set()
         self.failing: set[Kind] = set()
+        self.optional: set[Kind] = set()
         self.creates_secrets = True
         self.away = False
         for kind, obj in objects:
@@ -94,7 +96,7 @@ class Server:
 
     async def serves(self, kind: Kind) -> bool:
         await self._step()
-        return False
+        return kind in self.optional
 
     async def refusal(self, pod: Json) -> str | None:
         await self._step()
@@ -308,8 +310,23 @@ async def test_a_quota_of_secrets_does_not_put_off_a_revocation() -> None:
         assert "Secret chat-cache-salt was refused: exceeded quota" in found["message"]
 
 
-async def test_sidecars_are_told_before_what_may_fail_beside() -> None:
+async def test_no_pod_waits_for_the_monitoring() -> None:
     """Such as a webhook of the Prometheus operator that does not answer."""
+    server = served()
+    server.optional.add(PROMETHEUS_RULE)
+    server.failing.add(PROMETHEUS_RULE)
+    async with controller(server):
+
+        def said() -> Any:
+            status = server.objects[SERVING_POOL, "acme", "chat"].get("status") or {}
+            return [c for c in status.get("conditions", ()) if c["reason"] == "ApplyFailed"]
+
+        (found,) = await within(10, said, "the pool says so")
+        assert "PrometheusRule chat was refused" in found["message"]
+        assert (STATEFUL_SET, "acme", "chat") in server.objects
+
+
+async def test_sidecars_are_told_before_what_may_fail_beside() -> None:
     server = served()
     async with controller(server) as running:
         await within(10, lambda: ("acme", "chat") in running._pools, "the pool is looked at")
