@@ -117,6 +117,8 @@ class Controller:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
+            # What a pool's spec names may answer with any number of them.
+            cookie_jar=aiohttp.DummyCookieJar(),
             timeout=REQUEST_TIMEOUT,
         )
         self.resynced_at = time.monotonic()

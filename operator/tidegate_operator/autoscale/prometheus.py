@@ -140,15 +140,25 @@ async def _query(session: aiohttp.ClientSession, address: str, query: str) -> li
         async with session.get(
             url, params={"query": query}, timeout=TIMEOUT, allow_redirects=False
         ) as response:
-            body = await response.content.read(MAX_ANSWER_BYTES)
             if response.status != 200:
                 raise NoAnswer(f"Prometheus answers {response.status}")
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise NoAnswer("Prometheus answers with too much")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise NoAnswer(f"Prometheus does not answer ({type(error).__name__})") from None
     try:
         found = json.loads(body)["data"]
         if found["resultType"] != "vector":
             raise NoAnswer("Prometheus answers with something else than a vector")
-        return [{"metric": dict(s["metric"]), "value": list(s["value"])} for s in found["result"]]
-    except (ValueError, KeyError, TypeError):
+        return [_sample(sample) for sample in found["result"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise NoAnswer("Prometheus answers with what is not its API's JSON") from None
+
+
+def _sample(sample: Json) -> Json:
+    time, value = sample["value"]
+    labels = {str(name): str(label) for name, label in sample["metric"].items()}
+    return {"metric": labels, "value": [time, float(value)]}
