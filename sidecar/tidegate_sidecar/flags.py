@@ -23,6 +23,15 @@ def setting(text: str, default: Any = dataclasses.MISSING) -> Any:
     return field(default=default, metadata={"help": text})
 
 
+def require_token_beyond_loopback(admin_host: str, token_file: Path | None) -> None:
+    """SettingsError where an admin port that others reach asks for no token."""
+    loopback = admin_host in ("localhost", "::1") or admin_host.startswith("127.")
+    if token_file is None and not loopback:
+        raise SettingsError(
+            f"admin_host: {admin_host} is not a loopback address, which needs an admin_token_file"
+        )
+
+
 def parse_flags(
     settings: type[S],
     arguments: Sequence[str],

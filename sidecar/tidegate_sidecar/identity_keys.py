@@ -26,6 +26,7 @@ from tidegate.scheduling.contracts import (
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.auth import Identity
 from tidegate_sidecar.errors import ApiError
+from tidegate_sidecar.flags import SettingsError
 
 log = logging.getLogger("tidegate.sidecar")
 
@@ -39,7 +40,7 @@ class IdentityKeys:
     """The secrets of one key file."""
 
     def __init__(self, path: Path) -> None:
-        """ValueError or OSError: the file holds no secrets."""
+        """SettingsError or OSError: the file holds no secrets."""
         self._path = path
         self._signature = _signature(path)
         self._secrets = _read(path)
@@ -50,7 +51,7 @@ class IdentityKeys:
             if (signature := _signature(self._path)) != self._signature:
                 self._secrets = _read(self._path)
                 self._signature = signature
-        except (OSError, ValueError) as error:
+        except (OSError, SettingsError) as error:
             log.warning("identity keys not read anew: %s", error)
 
     async def follow(self, poll_seconds: float) -> None:
@@ -113,5 +114,7 @@ def _signature(path: Path) -> tuple[int, int, int]:
 def _read(path: Path) -> tuple[bytes, ...]:
     secrets = tuple(line.strip() for line in path.read_bytes().splitlines() if line.strip())
     if not secrets or any(len(secret) < MIN_SECRET_BYTES for secret in secrets):
-        raise ValueError(f"{path}: expected a secret of at least {MIN_SECRET_BYTES} bytes a line")
+        raise SettingsError(
+            f"{path}: expected a secret of at least {MIN_SECRET_BYTES} bytes a line"
+        )
     return secrets

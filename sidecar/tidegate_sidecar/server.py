@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 
 from aiohttp import web
 
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.admin import Admin
-from tidegate_sidecar.collector import Collector
 from tidegate_sidecar.engine_watch import EngineWatch
 from tidegate_sidecar.governed import PolicyFiles
 from tidegate_sidecar.http_server import TenantServer
-from tidegate_sidecar.logs import log_loop_errors
+from tidegate_sidecar.lifetime import run
 from tidegate_sidecar.open_files import client_connections
 from tidegate_sidecar.proxy import Proxy
 from tidegate_sidecar.runtime import Runtime
@@ -78,6 +76,13 @@ class Sidecar:
         if (keys := self.runtime.identity_keys) is not None:
             following = keys.follow(settings.policy_poll_seconds)
             self._followers.append(asyncio.create_task(following, name="identity-keys"))
+        log.info(
+            "tenants on %s:%d, admin on %s:%d",
+            settings.host,
+            self.port,
+            settings.admin_address,
+            self.admin_port,
+        )
 
     async def _listen(self, runner: web.BaseRunner, host: str, port: int) -> int:
         await runner.setup()
@@ -105,6 +110,11 @@ class Sidecar:
                 async with asyncio.timeout(2.0):
                     await dispatcher.idle()
         await self._linger()
+
+    @property
+    def in_hand(self) -> int:
+        """Requests queued or in flight."""
+        return self.runtime.dispatcher.in_hand
 
     @property
     def tenant_connections(self) -> int:
@@ -140,36 +150,4 @@ class Sidecar:
 
 async def serve(settings: Settings) -> None:
     """Run until a signal, then drain; raises OSError where a port cannot be bound."""
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-    told_again = asyncio.Event()
-    log_loop_errors(loop)
-
-    def on_signal() -> None:
-        (told_again if told.is_set() else told).set()
-
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, on_signal)
-    sidecar = Sidecar(settings)
-    try:
-        await sidecar.start()
-        log.info(
-            "tenants on %s:%d, admin on %s:%d",
-            settings.host,
-            sidecar.port,
-            settings.admin_address,
-            sidecar.admin_port,
-        )
-        collector = Collector(lambda: sidecar.runtime.dispatcher.in_hand)
-        collector.begin(loop.time())
-        collecting = asyncio.create_task(collector.follow(), name="collector")
-        await told.wait()
-        collecting.cancel()
-        draining = asyncio.create_task(sidecar.drain())
-        quitting = asyncio.create_task(told_again.wait())
-        await asyncio.wait((draining, quitting), return_when=asyncio.FIRST_COMPLETED)
-        for task in (draining, quitting):
-            task.cancel()
-        await asyncio.gather(draining, quitting, return_exceptions=True)
-    finally:
-        await sidecar.stop()
+    await run(Sidecar(settings))

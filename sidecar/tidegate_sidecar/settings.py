@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate_sidecar.engine_address import EngineAddress
-from tidegate_sidecar.flags import SettingsError, parse_flags, setting
+from tidegate_sidecar.flags import (
+    SettingsError,
+    parse_flags,
+    require_token_beyond_loopback,
+    setting,
+)
 from tidegate_sidecar.logs import LogFormat
 from tidegate_sidecar.traffic_profile import TenantNames
 
@@ -126,11 +131,7 @@ class Settings:
                 raise SettingsError(f"{name}: must be above 0")
         if self.grace_in_force_seconds < self.drain_seconds:
             raise SettingsError("grace_seconds: must not be below drain_seconds")
-        if self.admin_token_file is None and not _is_loopback(self.admin_address):
-            raise SettingsError(
-                f"admin_host: {self.admin_host} is not a loopback address, which needs an "
-                "admin_token_file"
-            )
+        require_token_beyond_loopback(self.admin_address, self.admin_token_file)
 
     @property
     def grace_in_force_seconds(self) -> float:
@@ -145,10 +146,6 @@ class Settings:
         if self.admin_host is not None:
             return self.admin_host
         return "127.0.0.1" if self.admin_token_file is None else self.host
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:

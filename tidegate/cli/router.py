@@ -58,7 +58,7 @@ def router(
     configure(LogFormat.TEXT)
     try:
         uvloop.run(serve(settings))
-    except ValueError as error:
+    except SettingsError as error:
         raise CommandError(str(error), 2) from None
     except OSError as error:
         raise CommandError(

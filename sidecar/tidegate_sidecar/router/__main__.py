@@ -26,7 +26,7 @@ def main() -> int:
         )
         configure(LogFormat.JSON)
         uvloop.run(serve(settings))
-    except (SettingsError, ValueError) as error:
+    except SettingsError as error:
         print(f"tidegate_sidecar.router: {error}", file=sys.stderr)
         return 2
     except OSError as error:

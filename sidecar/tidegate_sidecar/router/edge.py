@@ -43,8 +43,8 @@ from tidegate_sidecar.estimate import Estimator
 from tidegate_sidecar.identity_keys import IDENTITY_HEADER, IdentityKeys
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.models_route import MODELS_PATH
+from tidegate_sidecar.parts import MAX_ANSWER_BYTES
 from tidegate_sidecar.passage import Passage
-from tidegate_sidecar.relay import MAX_ANSWER_BYTES
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.router.balancer import choose
 from tidegate_sidecar.router.pods import PodSet, RoutedPod

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import ssl
 
 from aiohttp import web
@@ -16,6 +15,7 @@ from tidegate_sidecar.governed import Governed, PolicyFiles
 from tidegate_sidecar.http_server import TenantServer
 from tidegate_sidecar.identity_keys import IdentityKeys
 from tidegate_sidecar.in_force import InForce
+from tidegate_sidecar.lifetime import run
 from tidegate_sidecar.open_files import client_connections
 from tidegate_sidecar.router.admin import RouterAdmin
 from tidegate_sidecar.router.edge import Edge
@@ -31,7 +31,7 @@ class Router(Governed):
     """Both ports and what runs behind them."""
 
     def __init__(self, settings: RouterSettings) -> None:
-        """ValueError or OSError: the identity keys or the certificate cannot be read."""
+        """SettingsError or OSError: the identity keys or the certificate cannot be read."""
         super().__init__()
         self.settings = settings
         self.identity_keys = IdentityKeys(settings.identity_keys)
@@ -52,6 +52,11 @@ class Router(Governed):
     def ready(self) -> bool:
         """Whether new requests would be served."""
         return self.in_force is not None and not self.edge.draining and bool(self.pods.serving())
+
+    @property
+    def in_hand(self) -> int:
+        """Requests that have not ended."""
+        return self.edge.in_hand
 
     def put_in_force(self, bundle: Bundle, in_force: InForce) -> None:
         """The edge judges by it from here on."""
@@ -82,6 +87,7 @@ class Router(Governed):
         if self._tls is not None:
             following = self._tls.follow(settings.poll_seconds)
             self._followers.append(asyncio.create_task(following, name="certificate"))
+        log.info("tenants on %s:%d, admin on port %d", settings.host, self.port, self.admin_port)
 
     async def _listen(
         self, runner: web.BaseRunner, host: str, port: int, context: ssl.SSLContext | None = None
@@ -143,17 +149,4 @@ class _Certificate:
 
 async def serve(settings: RouterSettings) -> None:
     """Run until a signal, then drain; raises OSError where a port cannot be bound."""
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, told.set)
-    router = Router(settings)
-    try:
-        await router.start()
-        log.info(
-            "tenants on %s:%d, admin on port %d", settings.host, router.port, router.admin_port
-        )
-        await told.wait()
-        await router.drain()
-    finally:
-        await router.stop()
+    await run(Router(settings))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate_sidecar.flags import SettingsError, setting
+from tidegate_sidecar.flags import SettingsError, require_token_beyond_loopback, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,8 @@ class RouterSettings:
     admin_host: str = setting("Address of the admin port.", "127.0.0.1")
     admin_port: int = setting("The admin port; 0: any free one.", 8001)
     admin_token_file: Path | None = setting(
-        "File with the bearer token of the router's admin port and of its pods'. Unset: no token.",
+        "File with the bearer token of the router's admin port and of its pods'. Unset: the admin "
+        "port is open, and only on a loopback address.",
         None,
     )
     tls_certificate: Path | None = setting(
@@ -57,3 +58,4 @@ class RouterSettings:
         for name in ("max_body_bytes", "poll_seconds"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name}: must be above 0")
+        require_token_beyond_loopback(self.admin_host, self.admin_token_file)
