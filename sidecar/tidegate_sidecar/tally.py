@@ -212,7 +212,7 @@ class Tally:
             tier.duration.observe(duration_seconds)
             if inter_token_seconds is not None:
                 tier.inter_token.observe(inter_token_seconds)
-        elif outcome is not Outcome.CLIENT_CLOSED:
+        elif outcome not in (Outcome.CLIENT_CLOSED, Outcome.HANDED_BACK):
             row.last_refusal = Refusal(reason=outcome.value, at=time.time())
 
     def _tier_of(self, tenant: str) -> TierTally | None:
