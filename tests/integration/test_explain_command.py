@@ -14,8 +14,8 @@ from support.faulty_engine import FaultyEngine
 from support.sidecar import ALICE, SidecarUnderTest, policy_document, sidecar_under_test, speak
 
 from tidegate.cli.errors import CommandError
-from tidegate.cli.explain import explain
-from tidegate.cli.sidecars import Kubectl, sidecars_of_cluster
+from tidegate.cli.explain import _explanations, explain
+from tidegate.cli.sidecars import Kubectl, SidecarAddress, sidecars_of_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -86,6 +86,19 @@ async def found_through_kubectl(folder: Path, sidecar: SidecarUnderTest) -> None
             found = sidecars_of_cluster(stack, Kubectl(str(kubectl), folder / "kubeconfig"))
             return [(one.pod, one.url, one.token) for one in found]
 
+    def ask_all() -> tuple[list[str], list[str]]:
+        """Beside one that cannot be asked."""
+        failures: list[CommandError] = []
+        with ExitStack() as stack:
+            ends = SidecarAddress("team-a/chat-2", "http://127.0.0.1:1", TOKEN)
+            answers = sidecars_of_cluster(stack, Kubectl(str(kubectl), folder / "kubeconfig"))
+            found = _explanations([ends, *answers], ALICE, failures)
+            return [one.pod for one, _ in found], [str(failure) for failure in failures]
+
+    found_pods, failures = await asyncio.to_thread(ask_all)
+    assert found_pods == ["team-a/chat-0"]
+    assert len(failures) == 1
+    assert failures[0].startswith("team-a/chat-2 cannot be asked")
     found = await asyncio.to_thread(ask)
     assert found == [("team-a/chat-0", sidecar.admin_url, TOKEN)]
 
@@ -95,6 +108,12 @@ async def test_what_cannot_be_asked(tmp_path: Path) -> None:
         await explained("r", "http://127.0.0.1:1", None)
     with pytest.raises(CommandError, match="cannot be asked"):
         await explained("r", "nonsense", None)
+    with pytest.raises(CommandError, match="cannot be asked"):
+        await explained("r", "http://127.0.0.1:1/ x", None)
+    token = tmp_path / "token"
+    token.write_bytes(b"\xff")
+    with pytest.raises(CommandError, match="cannot be read as text"):
+        await explained("r", "http://127.0.0.1:1", token)
     broken = tmp_path / "kubectl"
     broken.write_text("#!/bin/sh\necho 'The connection was refused' >&2\nexit 1\n")
     broken.chmod(0o755)

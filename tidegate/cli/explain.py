@@ -8,6 +8,7 @@ port-forward` elsewhere.
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -62,11 +63,16 @@ def explain(
         raise CommandError("--token-file goes with --sidecar", 2)
     with ExitStack() as stack:
         if sidecar is not None:
-            token = None if token_file is None else token_file.read_text("utf-8").strip()
+            token = None if token_file is None else _token(token_file)
             sidecars: Iterable[SidecarAddress] = [SidecarAddress("", sidecar.rstrip("/"), token)]
         else:
             sidecars = sidecars_of_cluster(stack, _kubectl(kubeconfig, name))
-        found = list(_explanations(sidecars, what))
+        failures: list[CommandError] = []
+        found = list(_explanations(sidecars, what, failures))
+    if failures and not found:
+        raise failures[0]
+    for failure in failures:
+        typer.echo(f"tidegate: {failure}", err=True)
     if not found:
         kind = "tenant" if _is_tenant(what) else "request"
         raise CommandError(f"no sidecar knows a {kind} {what!r} (any more)")
@@ -81,6 +87,13 @@ def explain(
             typer.echo(line)
 
 
+def _token(file: Path) -> str:
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise CommandError(f"--token-file: {file} cannot be read as text", 2) from None
+
+
 def _is_tenant(what: str) -> bool:
     return "/" in what
 
@@ -92,15 +105,21 @@ def _lines(explanation: Explanation) -> Iterator[str]:
 
 
 def _explanations(
-    sidecars: Iterable[SidecarAddress], what: str
+    sidecars: Iterable[SidecarAddress], what: str, failures: list[CommandError]
 ) -> Iterator[tuple[SidecarAddress, Explanation]]:
-    """Of a request the first that is found; of a tenant each sidecar's."""
+    """Of a request the first that is found; of a tenant each sidecar's. ``failures`` grows by those
+    that cannot be asked: one that starts or ends hides no other's answer."""
     quoted = "/".join(urllib.parse.quote(part, safe="") for part in what.split("/"))
+    tenant = _is_tenant(what)
     for one in sidecars:
-        if _is_tenant(what):
-            if (body := _get(one, f"/explain/tenants/{quoted}")) is not None:
-                yield one, _read(TenantExplanation, body, one)
-        elif (body := _get(one, f"/explain/requests/{quoted}")) is not None:
+        try:
+            body = _get(one, f"/explain/{'tenants' if tenant else 'requests'}/{quoted}")
+        except CommandError as failure:
+            failures.append(failure)
+            continue
+        if body is not None and tenant:
+            yield one, _read(TenantExplanation, body, one)
+        elif body is not None:
             yield one, _read(RequestExplanation, body, one)
             return
 
@@ -127,7 +146,7 @@ def _get(one: SidecarAddress, path: str) -> bytes | None:
             if error.code == _NOT_FOUND:
                 return None
             raise CommandError(f"{where} answers {error.code} {error.reason}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise CommandError(f"{where} cannot be asked: {reason}") from None
 
