@@ -44,7 +44,7 @@ from tidegate_operator.judge import Judgement, TenantVerdict
 from tidegate_operator.kv_policy import kv_pools, prefill_limits
 from tidegate_operator.names import SHARED_STATE_SECRET
 from tidegate_operator.shards import Previous, TooManyTenants, cut
-from tidegate_operator.tier_policy import combine_tiers
+from tidegate_operator.tier_policy import combine_tiers, not_served
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,8 @@ def compile_pool(
     names = {tier.name for tier in tiers}
     parts, kv_faults = kv_pools(pool, names)
     faults.extend(kv_faults)
+    for group in pool.spec.engine_groups or ():
+        faults += not_served(pool, f"spec.engineGroups[{group.name}]", group.tiers or (), names)
     rows = {tenant.name: _row(tenant, names, judgement, previous) for tenant in served}
     if pool.spec.shared_state is not None:
         uids = {tenant.name: tenant.uid for tenant in served}

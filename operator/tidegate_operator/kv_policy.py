@@ -9,35 +9,23 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidegate.scheduling.contracts import KvPool, PrefillLimits
-from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.kv import DEFAULT_BUDGET_PERCENT
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.findings import Fault
+from tidegate_operator.tier_policy import not_served
 
 
 def kv_pools(pool: ServingPool, served: Collection[str]) -> tuple[tuple[KvPool, ...], list[Fault]]:
     """The parts of the KV cache over the tiers that are served, by name."""
-    made, faults = [], []
-    listed = {tier.name for tier in pool.spec.tiers or ()}
+    made: list[KvPool] = []
+    faults: list[Fault] = []
     for part in sorted(pool.spec.kv_pools or (), key=lambda part: part.name):
         tiers = tuple(sorted(name for name in part.tiers if name in served))
-        # One that spec.tiers lists is told of there.
-        faults += [
-            _not_found(part.name, name) for name in part.tiers if name not in {*served, *listed}
-        ]
+        faults += not_served(pool, f"spec.kvPools[{part.name}]", part.tiers, served)
         if tiers:
             lendable, borrowed = part.lendable_percent, part.borrow_limit_percent
             made.append(KvPool(part.name, tiers, part.percent, lendable, borrowed))
     return tuple(made), faults
-
-
-def _not_found(part: str, tier: str) -> Fault:
-    return Fault(
-        ConditionType.RESOLVED_REFS,
-        Reason.TIER_NOT_FOUND,
-        f"spec.kvPools[{part}]: there is no TenantTier {tier} that is served here; create it, or "
-        "remove it from the list",
-    )
 
 
 def prefill_limits(pool: ServingPool) -> PrefillLimits:

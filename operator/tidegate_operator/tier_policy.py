@@ -69,6 +69,24 @@ def combine_tiers(
     return last_good or None, faults
 
 
+def not_served(
+    pool: ServingPool, field: str, tiers: Collection[str], served: Collection[str]
+) -> list[Fault]:
+    """Those of the tiers that a field names and that the pool does not serve; one that spec.tiers
+    lists is told of there."""
+    known = {*served, *(tier.name for tier in pool.spec.tiers or ())}
+    return [
+        Fault(
+            ConditionType.RESOLVED_REFS,
+            Reason.TIER_NOT_FOUND,
+            f"{field}: there is no TenantTier {name} that is served here; create it, or remove it "
+            "from the list",
+        )
+        for name in tiers
+        if name not in known
+    ]
+
+
 def _tier_policy(entry: PoolTier, spec: TenantTierSpec, undrafted: Collection[str]) -> TierPolicy:
     def chosen(pool: int | None, tier: int | None, otherwise: int) -> int:
         return next(value for value in (pool, tier, otherwise) if value is not None)

@@ -55,7 +55,7 @@ def rules(
         for fault in result.faults:
             typer.echo(f"tidegate: ServingPool {namespace}/{short}: {fault.message}", err=True)
         tiers = result.policy.tiers if result.policy else ()
-        groups += rule_groups(namespace, short, tiers, runbooks.rstrip("/"))
+        groups += rule_groups(namespace, short, tiers, runbooks)
     if pool is not None and not chosen:
         raise CommandError(f"--pool: no ServingPool is called {pool!r}", exit_code=2)
     if not groups:

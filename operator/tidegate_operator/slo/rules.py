@@ -82,6 +82,7 @@ def rule_groups(
 ) -> list[Json]:
     """The ``groups`` of a rule file for Prometheus; none where no tier is promised anything."""
     promised = [tier for tier in tiers if tier.slo_objectives]
+    runbooks = runbooks.rstrip("/")
     slos = [
         _Slo(namespace, pool, tier.name, objective, runbooks)
         for tier in promised

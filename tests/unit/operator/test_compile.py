@@ -515,6 +515,14 @@ BAD_POOLS = [
         id="kv-of-an-unknown-tier",
     ),
     pytest.param(
+        [tier("t0")],
+        pool(engineGroups=[{"name": "g", "tiers": ["t0", "t9"]}]),
+        "ResolvedRefs",
+        Reason.TIER_NOT_FOUND,
+        "spec.engineGroups[g]: there is no TenantTier t9",
+        id="group-of-an-unknown-tier",
+    ),
+    pytest.param(
         [tier(f"t{i}") for i in range(65)], pool(), "Accepted", Reason.INVALID, "65", id="too-many"
     ),
 ]
