@@ -1,32 +1,29 @@
 """The tenants' port: OpenAI's routes, from authentication to the end of the answer.
 
 The way of a request: key -> content type -> body within its bound -> check and measure -> ticket
-(queue, gate) -> engine -> relay -> settle. Each step that fails raises an
-:class:`~tidegate_sidecar.errors.ApiError`, which becomes the answer in one place. A client that
-goes away cancels the handler (``handler_cancellation``): the ticket and the exchange are context
-managers, so wherever that strikes, the queue entry or the engine's slot is given back.
+(queue, gate) -> engine -> relay -> settle. Errors and routes: :mod:`.tenants_port`. A client that
+goes away cancels the handler: the ticket and the exchange are context managers, so wherever that
+strikes, the queue entry or the engine's slot is given back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.contracts import TenantPolicy
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
-from tidegate_sidecar.answers import Answer, ClientGone, WholeAnswer, json_answer
+from tidegate_sidecar.answers import Answer, json_answer
 from tidegate_sidecar.auth import Identity, authenticate
 from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
 from tidegate_sidecar.client_headers import own_deadline_ms, own_priority, require_json
-from tidegate_sidecar.endpoints import CHAT, ENDPOINTS, Endpoint, StreamKind
+from tidegate_sidecar.endpoints import CHAT, Endpoint, StreamKind
 from tidegate_sidecar.engine import EngineCut
-from tidegate_sidecar.error_answers import error_answer, other_method
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.exact_size import decided
 from tidegate_sidecar.forward import UsageNotTold, require_usage_known, send, upstream_error
@@ -40,80 +37,41 @@ from tidegate_sidecar.relay import relay_joined, relay_stream, relay_whole
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.serve_parts import parts_of, serve_in_parts
+from tidegate_sidecar.tenants_port import TenantsPort
 from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.tokenizing import ask_tokenizer
 
-log = logging.getLogger("tidegate.sidecar")
 
-
-class Proxy:
+class Proxy(TenantsPort):
     """Handles every request of the tenants' port."""
 
     def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime.settings.client_stall_seconds)
         self._runtime = runtime
         self._loop = asyncio.get_running_loop()
 
     async def handle(self, request: BaseRequest) -> Answer:
         """One request; returns its answer, or raises when nobody is there to take it."""
-        answer = await self._answer(request)
-        if isinstance(answer, WholeAnswer):
-            answer.stall_seconds = self._runtime.settings.client_stall_seconds
-            if self._runtime.dispatcher.draining:
-                # Said in its head, so that the client's next request goes to another pod. The head
-                # of a stream is long gone: who goes on using it is told by the next answer.
-                answer.keep_alive = False
-        return answer
-
-    async def _answer(self, request: BaseRequest) -> Answer:
         stage = self._runtime.reports.begin(request.headers)
         try:
-            return await self._route(request, stage)
-        except ApiError as error:
-            stage.error = error
-            self._count(stage, error.outcome)
-            if stage.tenant:
-                error.headers.update(self._limit_headers(stage))
-            return error_answer(error, stage.id)
-        except ClientGone:
-            raise ConnectionResetError from None
-        except asyncio.CancelledError:
-            self._count(stage, Outcome.CLIENT_CLOSED)
-            raise
-        except ConnectionError:
-            self._count(stage, Outcome.CLIENT_CLOSED)
-            raise
-        except Exception:
-            log.exception("request %s: unexpected error", stage.id)
-            self._count(stage, Outcome.ENGINE_FAILED)
-            if request.writer.output_size > 0:  # an answer has begun; another one cannot be sent
-                raise ConnectionResetError from None
-            stage.error = ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error")
-            return error_answer(stage.error, stage.id)
+            return await self._answer(request, stage)
         finally:
             self._runtime.reports.ended(stage)
+
+    def _drains(self) -> bool:
+        return self._runtime.dispatcher.draining
+
+    def _error_headers(self, stage: Passage) -> Mapping[str, str]:
+        return self._limit_headers(stage) if stage.tenant else {}
 
     def _limit_headers(self, stage: Passage) -> dict[str, str]:
         return self._runtime.dispatcher.limit_headers(stage.tenant, stage.endpoint)
 
-    def _count(self, stage: Passage, outcome: Outcome) -> None:
+    def _end(self, stage: Passage, outcome: Outcome) -> None:
         stage.outcome = outcome
         if not stage.ticketed:
             duration = self._loop.time() - stage.arrival
             self._runtime.tally.ended(stage.tenant, outcome, duration)
-
-    async def _route(self, request: BaseRequest, stage: Passage) -> Answer:
-        path = request.rel_url.raw_path
-        endpoint = ENDPOINTS.get(path)
-        if endpoint is not None:
-            stage.endpoint = endpoint.kind
-            if request.method == "POST":
-                return await self._serve(request, endpoint, stage)
-            return other_method(request.method, "POST, OPTIONS", stage.id)
-        if path == MODELS_PATH or path.startswith(MODELS_PATH + "/"):
-            if request.method in ("GET", "HEAD"):
-                return self._models(request, path, stage)
-            return other_method(request.method, "GET, HEAD, OPTIONS", stage.id)
-        raise ApiError(Outcome.MODEL_NOT_FOUND, "There is no such route.", code="unknown_url")
 
     def _identify(self, request: BaseRequest, stage: Passage) -> tuple[InForce, Identity]:
         in_force = self._runtime.in_force
@@ -131,12 +89,12 @@ class Proxy:
         stage.tenant = identity.tenant
         return in_force, identity
 
-    def _models(self, request: BaseRequest, path: str, stage: Passage) -> Answer:
+    async def _models(self, request: BaseRequest, path: str, stage: Passage) -> Answer:
         in_force, identity = self._identify(request, stage)
         usable = in_force.model_of(_tenant(in_force, identity))
         wanted = path.removeprefix(MODELS_PATH)[1:]
         body = models_answer(self._runtime.engine_models, usable, wanted)
-        self._count(stage, Outcome.COMPLETED)
+        self._end(stage, Outcome.COMPLETED)
         return json_answer(body, stage.id, headers=self._limit_headers(stage))
 
     async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: Passage) -> Answer:
@@ -154,7 +112,7 @@ class Proxy:
         require_model(body.model, in_force.model_of(tenant))
         if not endpoint.scheduled:
             answer = await ask_tokenizer(runtime, tenant, body, stage.id)
-            self._count(stage, Outcome.COMPLETED)
+            self._end(stage, Outcome.COMPLETED)
             return answer
         tier = in_force.tier_of(tenant)
         estimator = runtime.estimator.of(identity.tenant)

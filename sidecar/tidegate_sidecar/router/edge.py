@@ -15,7 +15,6 @@ refused, what a client gave up before any pod had it, and what a broken pod may 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.outcomes import HTTP_ERRORS, Outcome
-from tidegate_sidecar.answers import Answer, ClientGone, StreamAnswer, WholeAnswer
+from tidegate_sidecar.answers import Answer, StreamAnswer, WholeAnswer
 from tidegate_sidecar.auth import Identity, authenticate
 from tidegate_sidecar.bodies import Body, output_bound, parse_body, require_model
 from tidegate_sidecar.client_headers import (
@@ -35,24 +34,21 @@ from tidegate_sidecar.client_headers import (
     own_priority,
     require_json,
 )
-from tidegate_sidecar.endpoints import ENDPOINTS, Endpoint, StreamKind
+from tidegate_sidecar.endpoints import Endpoint, StreamKind
 from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
-from tidegate_sidecar.error_answers import error_answer, other_method
 from tidegate_sidecar.errors import DROPPED_REASON_HEADER, ApiError
 from tidegate_sidecar.estimate import Estimator
 from tidegate_sidecar.identity_keys import IDENTITY_HEADER, IdentityKeys
 from tidegate_sidecar.in_force import InForce
-from tidegate_sidecar.models_route import MODELS_PATH
 from tidegate_sidecar.parts import MAX_ANSWER_BYTES
 from tidegate_sidecar.passage import Passage
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.router.balancer import choose
 from tidegate_sidecar.router.pods import PodSet, RoutedPod
 from tidegate_sidecar.router.settings import RouterSettings
+from tidegate_sidecar.tenants_port import TenantsPort
 from tidegate_sidecar.trace_context import trace_headers
 from tidegate_sidecar.usage_records import UsageRecords
-
-log = logging.getLogger("tidegate.router")
 
 SESSION_HEADER = "x-tidegate-session"
 AFFINITY_PREFIX_CHARACTERS = 512
@@ -72,12 +68,13 @@ _PASSED_ON = (
 _PASSED_ON_PREFIXES = ("x-ratelimit-", "x-tidegate-", "x-accel-")
 
 
-class Edge:
+class Edge(TenantsPort):
     """Handles every request of the router's tenants' port."""
 
     def __init__(
         self, settings: RouterSettings, keys: IdentityKeys, pods: PodSet, estimator: Estimator
     ) -> None:
+        super().__init__(settings.client_stall_seconds)
         self._settings = settings
         self._keys = keys
         self._pods = pods
@@ -101,36 +98,22 @@ class Edge:
         self.in_hand += 1
         self._idle.clear()
         try:
-            answer = await self._route(request, stage)
-            if stage.outcome is None:
-                self.ended["forwarded"] += 1
-            else:
-                self._end(stage, stage.outcome)
-        except ApiError as error:
-            stage.error = error
-            self._end(stage, error.outcome)
-            answer = error_answer(error, stage.id)
-        except ClientGone:
-            self._end(stage, Outcome.CLIENT_CLOSED)
-            raise ConnectionResetError from None
-        except (asyncio.CancelledError, ConnectionError):
-            self._end(stage, Outcome.CLIENT_CLOSED)
-            raise
-        except Exception:
-            log.exception("request %s: unexpected error", stage.id)
-            self._end(stage, Outcome.ENGINE_FAILED)
-            if request.writer.output_size > 0:
-                raise ConnectionResetError from None
-            stage.error = ApiError(Outcome.ENGINE_FAILED, status=500, code="internal_error")
-            answer = error_answer(stage.error, stage.id)
+            return await self._answer(request, stage)
         finally:
             self.in_hand -= 1
             if not self.in_hand:
                 self._idle.set()
-        if isinstance(answer, WholeAnswer):
-            answer.stall_seconds = self._settings.client_stall_seconds
-            answer.keep_alive = answer.keep_alive and not self.draining
+
+    async def _route(self, request: BaseRequest, stage: Passage) -> Answer:
+        answer = await super()._route(request, stage)
+        if stage.outcome is None:
+            self.ended["forwarded"] += 1
+        else:
+            self._end(stage, stage.outcome)
         return answer
+
+    def _drains(self) -> bool:
+        return self.draining
 
     def _end(self, stage: Passage, outcome: Outcome) -> None:
         """It ended here: counted, and recorded unless a pod has seen its client go."""
@@ -148,20 +131,6 @@ class Edge:
         """Returns when no request is in hand."""
         if self.in_hand:
             await self._idle.wait()
-
-    async def _route(self, request: BaseRequest, stage: Passage) -> Answer:
-        path = request.rel_url.raw_path
-        endpoint = ENDPOINTS.get(path)
-        if endpoint is not None:
-            stage.endpoint = endpoint.kind
-            if request.method == "POST":
-                return await self._serve(request, endpoint, stage)
-            return other_method(request.method, "POST, OPTIONS", stage.id)
-        if path == MODELS_PATH or path.startswith(MODELS_PATH + "/"):
-            if request.method in ("GET", "HEAD"):
-                return await self._models(request, path, stage)
-            return other_method(request.method, "GET, HEAD, OPTIONS", stage.id)
-        raise ApiError(Outcome.MODEL_NOT_FOUND, "There is no such route.", code="unknown_url")
 
     def _identify(self, request: BaseRequest, stage: Passage) -> tuple[InForce, Identity]:
         in_force = self.in_force
