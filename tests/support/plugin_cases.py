@@ -12,6 +12,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.scheduling.contracts import StepStatistics, loads
@@ -756,11 +757,72 @@ def drafts_give_way_to_a_prompt(bench: Bench) -> None:
     assert not host.scheduler.tidegate.counters.failures
 
 
+BETWEEN_TOKENS = {"metric": "InterTokenLatency", "target_seconds": 0.03}
+
+
+def _seconds(step: Any) -> float:
+    """Of an engine far from the fit's prior: half a millisecond a decode, 0.1 ms a prompt token."""
+    return 0.005 + 5e-4 * len(step.decodes) + 1e-4 * sum(step.prefill.values())
+
+
+def _chunks_beside_decodes(bench: Bench, **of_t1: Any) -> list[Any]:
+    """Steps with some of a long prompt's tokens while four decode, after an idle time."""
+    host = bench.host(policy([tier("t1", 200, **of_t1), tier("t2", 100)]))
+    host.step_seconds = _seconds
+    host.add("t1", 60, 4, "t1")
+    host.run()
+    host.now += 100  # of nothing to do
+    for i in range(4):
+        host.add(f"t1-{i}", 60, 60, "t1")
+    while len(host.first_token) < 5:
+        host.step()
+    host.add("t2-short", 300, 2, "t2")
+    for _ in range(12):
+        host.step()
+    begin = len(host.steps)
+    host.add("t2-long", 2500, 2, "t2")
+    host.run()
+    assert not host.scheduler.tidegate.counters.failures
+    return [s for s in host.steps[begin:] if s.decodes and s.prefill.get("t2-long")]
+
+
+@case
+def an_objective_for_the_time_between_tokens_shortens_the_chunks(bench: Bench) -> None:
+    """614 tokens are 30 percent of the step, and take 68 ms; 230 are what 30 ms leave room for."""
+    tokens = [step.prefill["t2-long"] for step in _chunks_beside_decodes(bench)]
+    assert tokens == [614, 614, 614, 614, 44]
+    paced = _chunks_beside_decodes(bench, slo_objectives=[BETWEEN_TOKENS])[:-1]
+    assert all(0.027 < _seconds(step) < 0.033 for step in paced), [*map(_seconds, paced)]
+    assert len(paced) >= 9
+
+
+@case
+def step_times_that_fail_cost_one_step_of_planning_and_begin_anew(bench: Bench) -> None:
+    host = bench.host(policy([tier("t1", 200, slo_objectives=[BETWEEN_TOKENS]), tier("t2", 100)]))
+    host.step_seconds = _seconds
+    tidegate = host.scheduler.tidegate
+
+    def fails(*_: object) -> float:
+        raise ValueError("no time, on purpose")
+
+    host.add("t1", 60, 60, "t1")
+    for place in ("seconds", "observe"):
+        for _ in range(4):
+            host.step()
+        model = tidegate._times.model
+        broken = SimpleNamespace(observed=1, seconds=model.seconds, observe=model.observe)
+        setattr(broken, place, fails)
+        tidegate._times._fit = broken
+        host.add(f"t2-{place}", 300, 2, "t2")
+    host.run()
+    assert tidegate.counters.failures == {"begin": 1, "returned": 1}
+    assert tidegate._times.model.observed > 20
+    assert all(one.num_output_tokens == one.max_tokens for one in host.requests.values())
+
+
 @case
 def the_engine_model_schedules_alike_step_by_step(bench: Bench) -> None:
     """The simulator's plug-in, on its model of vLLM, under preemption: what its figures rest on."""
-    from types import SimpleNamespace
-
     from tidegate.scheduling.contracts import Policy, decode
     from tidegate.simulator.engine_model import Engine, EngineConfig, EngineRequest, StepTimeModel
     from tidegate.simulator.simulation.plugin import PluginHook

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,9 @@ class SchedulerHost:
         )
         self.now = 100.0
         self.depth = depth
+        self.step_seconds: Callable[[Step], float] | None = None
+        """How long the engine takes for a step, told when its output is due; None: no time, and
+        calls of ``step`` are ``STEP_SECONDS`` apart."""
         self.accepted_drafts = 0
         """Of each request's draft tokens in a step, at most."""
         self.requests: dict[str, Request] = {}
@@ -156,7 +160,8 @@ class SchedulerHost:
 
     def step(self) -> Step:
         """One call of ``schedule()``, and the output of the oldest step in flight if it is due."""
-        self.now += STEP_SECONDS
+        if self.step_seconds is None:
+            self.now += STEP_SECONDS
         self.calls += 1
         self._preempted = []
         output = self.scheduler.schedule()
@@ -180,6 +185,8 @@ class SchedulerHost:
 
     def _return_oldest(self) -> None:
         step = self._in_flight.popleft()
+        if self.step_seconds is not None:
+            self.now += self.step_seconds(step)
         names = list(step.output.num_scheduled_tokens)
         drafted = step.output.scheduled_spec_decode_tokens
         sampled = [

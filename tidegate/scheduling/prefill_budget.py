@@ -79,7 +79,7 @@ class StepBudget:
         wanted = min(wanted_tokens, self.left)
         if wanted <= 0 or self._model is None or self._is_within(context_tokens, wanted):
             return max(wanted, 0)
-        low, high = 0, wanted
+        low, high = 0, wanted if self._is_within(context_tokens, 1) else 1
         while high - low > 1:
             middle = (low + high) // 2
             if self._is_within(context_tokens, middle):

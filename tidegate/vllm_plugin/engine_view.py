@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tidegate.scheduling.plan_request import PlanRequest, StepState
+from tidegate.scheduling.plan_request import PlanRequest, StepState, StepTimeModel
 from tidegate.scheduling.step_policy import EngineSize, StepPolicy
 from tidegate.vllm_plugin.block_owners import BlockOwners
 from tidegate.vllm_plugin.roster import Entry, Roster
@@ -59,7 +59,9 @@ class EngineView:
             max_num_batched_tokens=scheduler.max_num_scheduled_tokens,
         )
 
-    def state(self, terms: StepPolicy, now: float) -> StepState:
+    def state(
+        self, terms: StepPolicy, now: float, step_time: StepTimeModel | None = None
+    ) -> StepState:
         """What the step that begins now finds."""
         running = self._follow()
         groups = max(len(self._groups), 1)
@@ -72,6 +74,7 @@ class EngineView:
             cached_blocks_by_pool=self._cached(terms, groups),
             held_blocks_by_pool=self._held(terms, running),
             pending_free_blocks=sum([len(blocks) for _, blocks in frees]) // groups,
+            step_time=step_time,
             lookup=self._look_up,
         )
 

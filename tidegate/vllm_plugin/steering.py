@@ -10,6 +10,9 @@ A step without a plan is a stock step: no tier waits or runs, no policy in force
 Tidegate), the engine is paused, or the last steps computed nothing for ``STALL_SECONDS`` though a
 plan was in force, which no plan should bring about.
 
+Where a tier has an InterTokenLatency objective the planner is given the engine's step times
+(``step_times``), else not: under all other policies no plan depends on how long anything took.
+
 Invariant: ``failed`` leaves a stock step behind, whatever was under way, and the next plan starts
 from vLLM's lists alone.
 """
@@ -31,6 +34,7 @@ from tidegate.vllm_plugin.policy_file import PolicyFile
 from tidegate.vllm_plugin.roster import Roster
 from tidegate.vllm_plugin.step_notes import StepNotes
 from tidegate.vllm_plugin.step_reporter import StepReporter
+from tidegate.vllm_plugin.step_times import StepTimes
 from tidegate.vllm_plugin.vllm_types import (
     VllmModelOutput,
     VllmRequest,
@@ -73,6 +77,7 @@ class Steering:
         self._policy = policy
         self._reporter = reporter
         self._notes = StepNotes(scheduler, reporter.tell) if reporter is not None else None
+        self._times: StepTimes | None = None
         self._clock = clock
         self.roster = Roster()
         self.view = EngineView(scheduler, self.roster)
@@ -98,6 +103,8 @@ class Steering:
 
     def _plan_step(self, now: float) -> None:
         self._take_up_policy(now)
+        if self._times is not None:
+            self._times.begins(now)
         if self._is_stale:
             self.roster.rebuild(self.terms, self._scheduler)
             self.view.forget()
@@ -105,7 +112,9 @@ class Steering:
         if self.terms is None or self._planner is None or not self._is_steered(now):
             self.counters.stock_steps += 1
             return
-        self._state = state = self.view.state(self.terms, now)
+        self._state = state = self.view.state(
+            self.terms, now, self._times.model if self._times is not None else None
+        )
         if not state.running and not any(self.roster.lanes):
             self.counters.stock_steps += 1
             return
@@ -130,24 +139,27 @@ class Steering:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = self._clock()
-        if self._notes is None:
-            return
-        planned = None
-        if self.plan is not None and self.terms is not None and self._state is not None:
-            planned = (self.terms, self._state, self.plan)
-        self._notes.scheduled(
-            output,
-            planned,
-            self.roster.waiting,
-            policy_generation=self._policy.generation,
-            plan_seconds=self._plan_seconds,
-            failures_total=self.counters.failures.total(),
-        )
+        if self._notes is not None:
+            planned = None
+            if self.plan is not None and self.terms is not None and self._state is not None:
+                planned = (self.terms, self._state, self.plan)
+            self._notes.scheduled(
+                output,
+                planned,
+                self.roster.waiting,
+                policy_generation=self._policy.generation,
+                plan_seconds=self._plan_seconds,
+                failures_total=self.counters.failures.total(),
+            )
+        if self._times is not None:
+            self._times.scheduled(output)
 
     def returned(self, output: VllmSchedulerOutput, told: VllmModelOutput) -> None:
         """The output of a step is back, and vLLM has not yet looked at it."""
         if self._notes is not None:
             self._notes.returned(output, told)
+        if self._times is not None:
+            self._times.returned(output, self._clock())
 
     def arrived(self, request: VllmRequest) -> None:
         """It reaches the engine; it does not wait yet."""
@@ -170,6 +182,8 @@ class Steering:
         """A hook raised: the rest of this step is stock."""
         self.plan, self.clipped = None, {}
         self._is_stale = True
+        if self._times is not None:  # it may be what failed
+            self._times = StepTimes(self._scheduler, self._clock())
         self._scheduler.waiting.open_to_all()
         self.counters.failures[hook] += 1
         count = self.counters.failures[hook]
@@ -190,6 +204,10 @@ class Steering:
             self.terms = compile_step_policy(policy, self.view.size)
             self._planner = StepPlanner(self.terms)
         self._is_stale = True
+        if self.terms is None or not any(tier.paces_tokens for tier in self.terms.tiers):
+            self._times = None
+        elif self._times is None:
+            self._times = StepTimes(self._scheduler, now)
 
     def _is_steered(self, now: float) -> bool:
         if self._scheduler.pause_state.name != "UNPAUSED":
