@@ -81,11 +81,22 @@ def compile_manifests(found: Found, pool_name: str | None) -> CompiledManifests:
     )
 
 
-def compiled_pools(found: Found) -> list[tuple[api.ServingPool, CompiledPool]]:
-    """Every pool, compiled, by namespace and name."""
-    judgement = _completed(found)
+def compiled_pools(
+    found: Found, *, of_cluster: bool = False
+) -> list[tuple[api.ServingPool, CompiledPool]]:
+    """Every pool, compiled, by namespace and name. What a cluster has taken is not checked again:
+    one object that this version cannot read stops no other."""
+    judgement = _judged(found) if of_cluster else _completed(found)
     pools = sorted(_pools(found), key=lambda pool: (pool.metadata.namespace, pool.metadata.name))
     return [(pool, _compiled(pool, judgement)) for pool in pools]
+
+
+def unreadable_pools(found: Found) -> Iterator[str]:
+    """Namespace, name and fault of those that are not among :func:`compiled_pools`."""
+    for _, obj in found.get(POOL, ()):
+        if isinstance(faults := parse(api.ServingPool, obj), list):
+            metadata = obj["metadata"]
+            yield f"{metadata['namespace']}/{metadata['name']}: {'; '.join(map(str, faults))}"
 
 
 def _compiled(pool: api.ServingPool, judgement: Judgement) -> CompiledPool:

@@ -13,7 +13,7 @@ from tidegate_operator.slo import rule_groups
 from tidegate.cli.cluster_objects import ClusterObjects, Kubeconfig
 from tidegate.cli.errors import CommandError
 from tidegate.cli.existing_cluster import Name
-from tidegate.cli.manifests import Found, compiled_pools
+from tidegate.cli.manifests import Found, compiled_pools, unreadable_pools
 from tidegate.cli.policy_files import read_manifests
 from tidegate.local_cluster.paths import DEFAULT_CLUSTER
 
@@ -44,7 +44,10 @@ def rules(
     For a Prometheus that the Prometheus operator does not run; docs/operations.md says how it must
     scrape. What its operator loads, Tidegate's applies by itself.
     """
-    compiled = compiled_pools(_manifests(files) if files else _objects(name, kubeconfig))
+    found = read_manifests(files) if files else _objects(name, kubeconfig)
+    compiled = compiled_pools(found, of_cluster=not files)
+    for unreadable in unreadable_pools(found):
+        typer.echo(f"tidegate: ServingPool {unreadable}", err=True)
     groups: list[dict[str, Any]] = []
     chosen = 0
     for served, result in compiled:
@@ -63,10 +66,6 @@ def rules(
             "no pool promises anything: set slo.objectives of a TenantTier, or of a pool's tier"
         )
     typer.echo(yaml.safe_dump({"groups": groups}, sort_keys=False, width=100), nl=False)
-
-
-def _manifests(files: list[Path]) -> Found:
-    return read_manifests(files)
 
 
 def _objects(name: str, kubeconfig: Path | None) -> Found:

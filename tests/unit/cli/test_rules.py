@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import typer
 import yaml
 from typer.testing import CliRunner, Result
@@ -82,3 +83,20 @@ def test_a_pool_that_cannot_be_compiled_is_named_and_the_others_are_printed(tmp_
     result = run(tmp_path, text)
     assert pools(result.stdout) == {("a", "chat")}
     assert "b/code: spec.tiers[gone]: there is no such TenantTier" in result.stderr
+
+
+def test_one_object_of_a_cluster_that_cannot_be_read_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the cluster's version is newer than this one."""
+    text = TIER + POOL % ("chat", "a", ", later: 1") + POOL % ("code", "b", ", replicas: many")
+    objects: dict[str, list[tuple[Path, object]]] = {}
+    for obj in filter(None, yaml.safe_load_all(text)):
+        obj["metadata"]["generation"] = 1
+        objects.setdefault(obj["kind"], []).append((Path("cluster"), obj))
+    monkeypatch.setattr("tidegate.cli.rules._objects", lambda name, kubeconfig: objects)
+    app = typer.Typer()
+    app.command()(rules)
+    result = CliRunner().invoke(app, [])
+    assert pools(result.stdout) == {("a", "chat")}
+    assert "ServingPool b/code: spec.replicas" in result.stderr
