@@ -147,7 +147,7 @@ async def _query(session: aiohttp.ClientSession, address: str, query: str) -> li
                 body += piece
                 if len(body) > MAX_ANSWER_BYTES:
                     raise NoAnswer("Prometheus answers with too much")
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise NoAnswer(f"Prometheus does not answer ({type(error).__name__})") from None
     try:
         found = json.loads(body)["data"]

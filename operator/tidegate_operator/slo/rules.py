@@ -106,20 +106,21 @@ class _Slo:
         self._place = {"namespace": namespace, POOL: pool, "tier": tier}
         service = f"{namespace}/{pool}"
         name = f"{tier}-{objective.metric}"
-        self._id = f"{service}-{name}"
+        self._group = f"{service}/{name}"
         self._labels = self._place | {
             "objective": str(objective.metric),
-            "sloth_id": self._id,
+            "sloth_id": f"{service}-{name}",
             "sloth_service": service,
             "sloth_slo": name,
         }
-        self._recorded = f'{{sloth_id="{self._id}"}}'
+        # Not by sloth_id, which is the same for tier b-c of pool a and tier c of pool a-b.
+        self._recorded = _selector({"sloth_service": service, "sloth_slo": name})
 
     def groups(self) -> list[Json]:
         return [
-            {"name": f"{self._id}-ratios", "rules": list(self._ratios())},
-            {"name": f"{self._id}-budget", "rules": list(self._budget())},
-            {"name": f"{self._id}-alerts", "rules": list(self._alerts())},
+            {"name": f"{self._group}-ratios", "rules": list(self._ratios())},
+            {"name": f"{self._group}-budget", "rules": list(self._budget())},
+            {"name": f"{self._group}-alerts", "rules": list(self._alerts())},
         ]
 
     def _record(self, name: str, expression: str, **labels: str) -> Json:

@@ -63,6 +63,12 @@ async def test_an_answer_that_comes_in_pieces_is_read_whole() -> None:
     assert found.alerts == []
 
 
+async def test_an_address_that_is_none_is_said_too() -> None:
+    async with aiohttp.ClientSession() as session:
+        found = await ask(session, f"http://{'a' * 300}:9090", "acme/chat", [PAID], NOW)
+    assert "does not answer" in str(found.burns)
+
+
 @pytest.mark.parametrize(
     ("pieces", "why"),
     [

@@ -50,13 +50,22 @@ def test_every_rule_says_whose_it_is_and_every_alert_what_to_do() -> None:
 
 
 def test_the_pools_of_one_file_share_no_group_and_no_series() -> None:
-    """`a-b/c` and `a/b-c` would be one, joined by a dash."""
-    names = [
-        group["name"]
-        for namespace, name in (("a-b", "c"), ("a", "b-c"))
-        for group in rule_groups(namespace, name, TIERS, "")
+    """`a-b/c` and `a/b-c` would be one, joined by a dash, and so would pool and tier."""
+    other = (TierPolicy("c-t0", slo_objectives=(TTFT,)),)
+    groups = [
+        group
+        for namespace, name, tiers in (("a-b", "c", TIERS), ("a", "b-c", TIERS), ("a", "b", other))
+        for group in rule_groups(namespace, name, tiers, "")
     ]
+    names = [group["name"] for group in groups]
     assert len(set(names)) == len(names)
+    budgets = [
+        rule["expr"]
+        for group in groups
+        for rule in group["rules"]
+        if rule.get("record") == "slo:current_burn_rate:ratio"
+    ]
+    assert len(set(budgets)) == len(budgets) == 5
 
 
 def test_durations_as_promql_writes_them() -> None:
