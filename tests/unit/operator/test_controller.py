@@ -42,6 +42,8 @@ class Server:
         self.failing: set[Kind] = set()
         self.optional: set[Kind] = set()
         self.creates_secrets = True
+        self.refuses_pods: str | None = None
+        self.deleted: list[str] = []
         self.away = False
         for kind, obj in objects:
             self.put(kind, obj)
@@ -100,10 +102,11 @@ class Server:
 
     async def refusal(self, pod: Json) -> str | None:
         await self._step()
-        return None
+        return self.refuses_pods
 
     async def delete(self, kind: Kind, owned: Json) -> None:
         await self._step()
+        self.deleted.append(kind.name)
 
     async def patch_status(self, kind: Kind, owner: Json, status: Json) -> Json | None:
         await self._step()
@@ -308,6 +311,26 @@ async def test_a_quota_of_secrets_does_not_put_off_a_revocation() -> None:
 
         (found,) = await within(10, said, "the pool says so")
         assert "Secret chat-cache-salt was refused: exceeded quota" in found["message"]
+
+
+async def test_groups_whose_pods_the_cluster_refuses_take_nothing_over() -> None:
+    server = served()
+    async with controller(server) as running:
+        engines = STATEFUL_SET, "acme", "chat"
+        await within(10, lambda: engines in server.objects, "the engines")
+        server.refuses_pods = "no PriorityClass of that name"
+        grouped = pool(engineGroups=[{"name": "code", "tiers": ["t0"]}])
+        grouped["metadata"]["generation"] = 2
+        server.put(SERVING_POOL, grouped)
+        running.on_event(SERVING_POOL, "MODIFIED", grouped)
+
+        def said() -> Any:
+            conditions = server.objects[SERVING_POOL, "acme", "chat"].get("status") or {}
+            return [c for c in conditions.get("conditions", ()) if c["reason"] == "PodRefused"]
+
+        await within(10, said, "the pool says so")
+        assert server.objects[engines]["spec"]["replicas"] == 1
+        assert "StatefulSet" not in server.deleted
 
 
 async def test_no_pod_waits_for_the_monitoring() -> None:
