@@ -108,7 +108,6 @@ class _PartsOnTheirWay:
             async with asyncio.TaskGroup() as group:
                 for number in range(len(self._tickets)):
                     group.create_task(self._serve_part(number, body_of))
-            self._outcome = Outcome.COMPLETED
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
@@ -155,9 +154,12 @@ class _PartsOnTheirWay:
                 pass  # preempted: once more, when its turn comes
 
     def _settle(self) -> None:
+        if all(ticket.outcome is Outcome.COMPLETED for ticket in self._tickets):
+            self._outcome = Outcome.COMPLETED  # though its client may have left in this moment
         for ticket in self._tickets:
+            if ticket.outcome is not Outcome.COMPLETED:
+                ticket.outcome = self._outcome  # also where two parts failed at once
             if ticket.state is not TicketState.ENDED:
-                ticket.outcome = self._outcome
                 with ticket:
                     pass
         request = self._tickets[0].request

@@ -25,6 +25,7 @@ from support.sidecar import (
 from support.sidecar_calls import plain, post, served_tokens
 
 from tidegate.scheduling.contracts import Bundle, loads
+from tidegate.scheduling.outcomes import Outcome
 
 from .conftest import StartSidecar
 
@@ -228,6 +229,23 @@ async def test_parts_that_lose_their_place_end_the_whole_once(
     await until(lambda: not engine.busy, 5.0)
     await sidecar.settled()
     await until(lambda: sidecar.outcomes(ALICE) == expected, 5.0)
+
+
+async def test_parts_that_fail_at_once_have_one_outcome(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    policy = embedding_policy(tier={"max_in_flight": 1})
+    sidecar = await start_sidecar(policy=policy, check_other=False)
+    engine.script = stall
+    asking = asyncio.create_task(
+        post(sidecar, "/v1/embeddings", {"model": MODEL, "input": DOCUMENTS})
+    )
+    await until(lambda: engine.busy == 1)
+    sidecar.runtime.dispatcher.refuse_queued(Outcome.DRAINING)
+    sidecar.runtime.engine.abort_exchanges()
+    assert (await asking)[0] == 503
+    await sidecar.settled()  # its record, too, says the same
+    assert sidecar.outcomes(ALICE) == {"draining": 1}
 
 
 async def test_limits_take_a_list_as_one_request_or_refuse_all_of_it(
