@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 from tidegate_sidecar.flags import SettingsError
-from tidegate_sidecar.logs import LogFormat, configure
 from tidegate_sidecar.policy_files import read_bundle
-from tidegate_sidecar.router.server import serve
+from tidegate_sidecar.router.server import serve as serve_router
 from tidegate_sidecar.router.settings import RouterSettings
 
+from tidegate.cli.data_plane import run
 from tidegate.cli.errors import CommandError
 from tidegate.scheduling.contracts import ContractError, PodList, loads
 
@@ -55,12 +54,4 @@ def router(
         )
     except (ContractError, OSError, SettingsError) as error:
         raise CommandError(str(error), 2) from None
-    configure(LogFormat.TEXT)
-    try:
-        uvloop.run(serve(settings))
-    except SettingsError as error:
-        raise CommandError(str(error), 2) from None
-    except OSError as error:
-        raise CommandError(
-            f"cannot listen on {host}:{port} or 127.0.0.1:{admin_port}: {error}"
-        ) from None
+    run(serve_router(settings), host, port, admin_port)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 from tidegate_sidecar.flags import SettingsError
-from tidegate_sidecar.logs import LogFormat, configure
 from tidegate_sidecar.policy_files import read_bundle
-from tidegate_sidecar.server import serve as run_sidecar
+from tidegate_sidecar.server import serve as serve_sidecar
 from tidegate_sidecar.settings import Settings
 
+from tidegate.cli.data_plane import run
 from tidegate.cli.errors import CommandError
 from tidegate.scheduling.contracts import ContractError
 
@@ -62,12 +61,4 @@ def serve(
         )
     except (ContractError, OSError, SettingsError) as error:
         raise CommandError(str(error), 2) from None
-    configure(LogFormat.TEXT)
-    try:
-        uvloop.run(run_sidecar(settings))
-    except SettingsError as error:
-        raise CommandError(str(error), 2) from None
-    except OSError as error:
-        raise CommandError(
-            f"cannot listen on {host}:{port} or 127.0.0.1:{admin_port}: {error}"
-        ) from None
+    run(serve_sidecar(settings), host, port, admin_port)
