@@ -28,9 +28,7 @@ def top(
         str | None, typer.Option("--namespace", "-n", help="Only pools and tenants in it.")
     ] = None,
     tier: Annotated[str | None, typer.Option(help="Only this TenantTier.")] = None,
-    every: Annotated[
-        float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")
-    ] = 5.0,
+    every: Annotated[int, typer.Option(min=1, max=3600, help="Seconds between two looks.")] = 5,
     once: Annotated[bool, typer.Option("--once", help="Print it once, for scripts.")] = False,
 ) -> None:
     """Show pools, tiers and tenants as their own status has them, until Ctrl-C.

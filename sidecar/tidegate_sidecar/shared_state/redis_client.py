@@ -52,7 +52,8 @@ class _SecretFile(CredentialProvider):
         self._path = path
 
     def get_credentials(self) -> tuple[str]:
-        return (self._path.read_text(encoding="utf-8").strip(),)
+        # What is no text is no password: the server refuses it, and that is said.
+        return (self._path.read_text(encoding="utf-8", errors="replace").strip(),)
 
     async def get_credentials_async(self) -> tuple[str]:
         return await asyncio.to_thread(self.get_credentials)
