@@ -133,6 +133,10 @@ class _PartsOnTheirWay:
                 raise
 
     def _failed(self, error: ApiError) -> ApiError:
+        answered = any(ticket.outcome is Outcome.COMPLETED for ticket in self._tickets)
+        if answered and error.outcome is Outcome.NO_ENGINE:
+            # Told so, a router would have what was answered, and is billed, done again elsewhere.
+            error = ApiError(Outcome.ENGINE_FAILED)
         if self._outcome is Outcome.CLIENT_CLOSED:
             self._outcome = error.outcome
         return error

@@ -134,11 +134,12 @@ def part_answer(request_body: Json, tokens: int = 5) -> Json:
         (answered(500, {"error": {"message": "boom"}}), 502, "engine_failed"),
         (answered(400, {"error": {"message": "too long"}}), 400, "malformed"),
         (answered(429, {}, {"Retry-After": "7"}), 429, "engine_refused"),
+        (answered(503, {}), 502, "engine_failed"),
         (answered(200, {"data": []}), 502, "engine_failed"),
         (answered(200, b"no json"), 502, "engine_failed"),
         (raw(head(200, {"Content-Length": "100"}) + b"{"), 502, "engine_failed"),
     ],
-    ids=["500", "400", "429", "entries missing", "no json", "broken"],
+    ids=["500", "400", "429", "503", "entries missing", "no json", "broken"],
 )
 async def test_a_part_that_fails_fails_the_whole_and_only_what_was_done_is_billed(
     start_sidecar: StartSidecar, engine: FaultyEngine, failing: Any, status: int, outcome: str
