@@ -49,8 +49,8 @@ class IdentityKeys:
         """Read the file again where it changed; one that cannot be read leaves the last good."""
         try:
             if (signature := _signature(self._path)) != self._signature:
+                self._signature = signature  # what is wrong with it is told once
                 self._secrets = _read(self._path)
-                self._signature = signature
         except (OSError, SettingsError) as error:
             log.warning("identity keys not read anew: %s", error)
 

@@ -137,6 +137,7 @@ class PodSet:
             text = self._path.read_bytes()
             if text == self._seen:
                 return
+            self._seen = text  # what is wrong with it is told once
             told = {pod.name: pod for pod in loads(PodList, text, self._path.name).pods}
             new = {
                 name: RoutedPod(pod, self._silence_seconds)
@@ -146,7 +147,6 @@ class PodSet:
         except (OSError, ContractError, ValueError) as error:
             log.warning("the list of pods stays as it was: %s", error)
             return
-        self._seen = text
         for name in list(self._pods):
             if name not in told or name in new:
                 self._leaving.append(self._pods.pop(name))
