@@ -3,10 +3,12 @@
 In this order, since each needs the one before: `crds/` (until Established), `manifests/` (the
 operator, with its own account and rights), `examples/quickstart/` (tiers, tenants, pools), then a
 wait until every pool is Ready. Everything is applied server-side, so doing it again changes
-nothing that did not differ.
+nothing that did not differ. What somebody else has changed of the examples since is theirs: it is
+kept, and said.
 """
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from tidegate.local_cluster.errors import LocalClusterError
 
 FIELD_MANAGER = "tidegate-up"
 _POLL_SECONDS = 1.0
+_CONFLICT = re.compile(r"Apply failed with \d+ conflicts?: (.*)")
 
 Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
 """kubectl on some cluster: arguments in, the finished process out."""
@@ -68,7 +71,8 @@ def deploy(
     on_step("applying manifests/")
     _apply(kubectl, source.manifests)
     on_step("applying examples/quickstart/")
-    _apply(kubectl, source.quickstart)
+    if changed := _apply_example(kubectl, source.quickstart):
+        on_step(f"applied examples/quickstart/ but for what was changed since: {changed}")
     _wait_for_pools(kubectl, on_step, time.monotonic() + wait_seconds)
 
 
@@ -80,10 +84,24 @@ def apply_crds(kubectl: Kubectl, source: Source) -> None:
     _checked(_patiently(kubectl, "wait", "--for=condition=Established", "--timeout=60s", *names))
 
 
+def _apply_example(kubectl: Kubectl, folder: Path) -> str:
+    """What others have changed of it, in kubectl's words; empty: nothing."""
+    done = _patiently(kubectl, *_apply_arguments(folder))
+    conflicts = _CONFLICT.findall(done.stderr)
+    errors = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
+    if done.returncode != 0 and conflicts and len(conflicts) == len(errors):
+        return "; ".join(conflicts)
+    _checked(done)
+    return ""
+
+
 def _apply(kubectl: Kubectl, folder: Path) -> None:
     # A namespace, a CRD or a quota that was made a moment ago may not be known everywhere yet.
-    manager = f"--field-manager={FIELD_MANAGER}"
-    _checked(_patiently(kubectl, "apply", "--server-side", manager, "-k", str(folder)))
+    _checked(_patiently(kubectl, *_apply_arguments(folder)))
+
+
+def _apply_arguments(folder: Path) -> tuple[str, ...]:
+    return ("apply", "--server-side", f"--field-manager={FIELD_MANAGER}", "-k", str(folder))
 
 
 def _patiently(kubectl: Kubectl, *arguments: str) -> "subprocess.CompletedProcess[str]":

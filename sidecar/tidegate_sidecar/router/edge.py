@@ -188,6 +188,8 @@ class Edge(TenantsPort):
                     continue
                 try:
                     reason = exchange.headers.get(DROPPED_REASON_HEADER)
+                    if pod.disowns(exchange.status):
+                        raise ApiError(Outcome.NO_ENGINE)
                     refused = reason in _REFUSED_BY_POD or reason == _HANDED_BACK
                     if refused and self._goes_on(forwarded, pod, reason == _HANDED_BACK):
                         continue

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Iterator, Sequence
+from http import HTTPStatus
 from pathlib import Path
 
 import orjson
@@ -50,6 +51,19 @@ class RoutedPod:
         """Sent and not ended."""
         self.outstanding_tokens = 0
         self.misses = 0
+        self._disowned = False
+
+    def disowns(self, status: int) -> bool:
+        """Whether it knows nothing of what was signed here, by the status of its answer: the key
+        was looked up before. Said once, until it does."""
+        was, self._disowned = self._disowned, status == HTTPStatus.UNAUTHORIZED
+        if self._disowned and not was:
+            log.warning(
+                "pod %s does not accept what this router signs: both need the same identity keys, "
+                "clocks that agree and the same policy",
+                self.name,
+            )
+        return self._disowned
 
     @contextlib.contextmanager
     def carrying(self, tokens: int) -> Iterator[None]:

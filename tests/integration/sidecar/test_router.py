@@ -247,6 +247,19 @@ async def test_a_pod_that_is_back_begins_anew(fleet: Fleet) -> None:
     await until(lambda: fleet.router.pods.serving())
 
 
+async def test_a_pod_with_other_secrets_is_no_fault_of_the_client(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = write_secrets(fleet.folder / "others", secrets.token_hex(32))
+    fleet.secrets = other
+    await fleet.add_pod()
+    await fleet.tell(1)
+    assert await fleet.answered() == 503
+    assert await fleet.answered() == 503
+    told = [record for record in caplog.records if "does not accept" in record.message]
+    assert len(told) == 1
+
+
 async def test_a_draining_pod_passes_its_new_requests_on(fleet: Fleet) -> None:
     await fleet.add_pod()
     await fleet.tell(0, 1)

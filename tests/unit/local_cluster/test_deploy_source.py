@@ -1,6 +1,7 @@
 """What `tidegate up` applies: the checkout's folders, or those that the wheel brings."""
 
 import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -55,3 +56,30 @@ def test_an_installed_package_applies_the_same_as_a_checkout(
             f.relative_to(here) for f in _files(here / "kustomization.yaml")
         }
         assert all(f.read_text() == (here / f.relative_to(there)).read_text() for f in files)
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ([], ""),
+        (["error: Apply failed with 1 conflict: conflict with \"me\": .spec.weight", "Please"],
+         'conflict with "me": .spec.weight'),
+        (["error: Apply failed with 1 conflict: conflict with \"me\": .spec.weight",
+          "Error from server (Forbidden): no"], None),
+        (["error: no such host"], None),
+    ],
+)  # fmt: skip
+def test_what_others_changed_of_the_examples_is_kept_and_said(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], kept: str | None
+) -> None:
+    monkeypatch.setattr(deploy.time, "sleep", lambda seconds: None)
+
+    def kubectl(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = 1 if said else 0
+        return subprocess.CompletedProcess(["kubectl", "x", *arguments], code, "", "\n".join(said))
+
+    if kept is None:
+        with pytest.raises(LocalClusterError):
+            deploy._apply_example(kubectl, ROOT)
+    else:
+        assert deploy._apply_example(kubectl, ROOT) == kept

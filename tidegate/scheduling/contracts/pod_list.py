@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tidegate.scheduling.contracts.codec import ContractError, described
 
 POD_LIST_VERSION = 1
+_ADDRESS = re.compile(r"http://[^/:\s]+:\d{1,5}/?\Z|http://\[[0-9a-fA-F:.]+\]:\d{1,5}/?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,11 @@ class ServingPod:
     name: str = described("Unique in the list, and stable: affinity follows it.", high=253)
     address: str = described("Of its tenants' port: `http://host:port`.")
     admin_address: str = described("Of its admin port: `http://host:port`.")
+
+    def __post_init__(self) -> None:
+        for field in ("address", "admin_address"):
+            if not _ADDRESS.match(getattr(self, field)):
+                raise ContractError(f"{field} of {self.name!r}: expected http://host:port")
 
 
 @dataclass(frozen=True, slots=True)
