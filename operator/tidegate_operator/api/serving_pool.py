@@ -203,8 +203,8 @@ class ServingPoolSpec(ApiModel):
     engine: EngineSpec = described("The container that runs vLLM.")
     engine_groups: list[EngineGroup] | None = described(
         "Engines with drafts of their own, a StatefulSet each. Without a router, which the "
-        "operator does not deploy yet, nothing brings a request to the group of its tier: each group "
-        "has a Service of its own, and the pool's own leads to the first that serves.",
+        "operator does not deploy yet, nothing brings a request to the group of its tier: each "
+        "group has a Service of its own, and the pool's own leads to the first that serves.",
         unset="one group of all pods, without a draft",
         min_length=1,
         max_length=MAX_ENGINE_GROUPS,
