@@ -163,6 +163,21 @@ async def test_a_rolling_restart_loses_no_accepted_request(
             await asyncio.to_thread(
                 cluster.kubectl, "rollout", "status", name, "-n", scene.namespace, "--timeout=180s"
             )
+        # A set whose turn has not come yet is "complete" to kubectl: its partition holds all pods.
+        await asyncio.to_thread(
+            cluster.until,
+            "two pods are new, and serve",
+            lambda: (
+                sum(
+                    pod["metadata"]["uid"] not in before
+                    and condition(pod, "Ready")["status"] == "True"
+                    for pod in scene.pods()
+                    if condition(pod, "Ready")
+                )
+                == 2
+            ),
+            180.0,
+        )
         stop.set()
         await asyncio.gather(*loops)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from support.fake_engine import socket_folder, until
 from support.openai_stream import events
@@ -208,6 +209,8 @@ async def test_behind_the_sidecar_until_the_engine_is_killed(
             said = await stream.content.read()
         assert b"error" in said
         await until(lambda: not dispatcher.engine_ready, 30)
-        refused = await ask(sidecar, ALICE, 4)
+        async with aiohttp.ClientSession() as client:  # the broken stream's connection ends, too
+            sidecar.client = client
+            refused = await ask(sidecar, ALICE, 4)
         assert refused.status == 503
         assert int(refused.headers["Retry-After"]) >= 1

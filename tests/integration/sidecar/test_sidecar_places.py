@@ -103,7 +103,7 @@ async def test_who_has_shown_nothing_makes_room_and_is_served_in_whole(tmp_path:
         assert not any(task.done() for task in low)
         tally = sidecar.runtime.tally.tiers["low"]
         assert tally.preemptions == 1
-        assert tally.recomputed_tokens > 20  # its prompt, and what it had produced
+        assert tally.recomputed_tokens >= 20  # its prompt at the least
         answers = await asyncio.gather(*low)
         assert {answer["usage"]["completion_tokens"] for answer in answers} == {400}
         assert sidecar.outcomes(ALICE) == {"completed": 2}
