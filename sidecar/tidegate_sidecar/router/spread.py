@@ -15,4 +15,4 @@ def to_hand_back(queued: Mapping[str, int]) -> dict[str, int]:
     if len(queued) < 2 or min(queued.values()) > 0:
         return {}
     even = -(-sum(queued.values()) // len(queued))
-    return {pod: count - even for pod, count in queued.items() if count - even > 0 and count > 1}
+    return {pod: count - even for pod, count in queued.items() if count > even}
