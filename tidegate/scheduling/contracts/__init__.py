@@ -44,7 +44,12 @@ from tidegate.scheduling.contracts.load_report import (
     TierReport,
 )
 from tidegate.scheduling.contracts.observability import Observability
-from tidegate.scheduling.contracts.pod_list import POD_LIST_VERSION, PodList, ServingPod
+from tidegate.scheduling.contracts.pod_list import (
+    MAIN_GROUP,
+    POD_LIST_VERSION,
+    PodList,
+    ServingPod,
+)
 from tidegate.scheduling.contracts.policy import (
     POLICY_VERSION,
     BetweenTiers,
@@ -120,6 +125,7 @@ __all__ = [
     "KEYS_VERSION",
     "LATENCY_BOUNDS_SECONDS",
     "LOAD_REPORT_VERSION",
+    "MAIN_GROUP",
     "POD_LIST_VERSION",
     "POLICY_VERSION",
     "SCENARIO_VERSION",

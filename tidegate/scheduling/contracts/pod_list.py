@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from tidegate.scheduling.contracts.codec import ContractError, described
 
 POD_LIST_VERSION = 1
+MAIN_GROUP = "main"
+"""The engine group of pods in a pool without groups."""
 _ADDRESS = re.compile(r"http://[^/:\s]+:\d{1,5}/?\Z|http://\[[0-9a-fA-F:.]+\]:\d{1,5}/?\Z")
 
 
@@ -18,6 +20,7 @@ class ServingPod:
     name: str = described("Unique in the list, and stable: affinity follows it.", high=253)
     address: str = described("Of its tenants' port: `http://host:port`.")
     admin_address: str = described("Of its admin port: `http://host:port`.")
+    group: str = described("Engine group that it is in.", default=MAIN_GROUP, low=1, high=63)
 
     def __post_init__(self) -> None:
         for field in ("address", "admin_address"):
