@@ -22,9 +22,10 @@ class StaleGenerationError(Exception):
 
 
 class Governed:
-    """What runs under a policy; subclasses say what it changes."""
+    """What runs under a policy; subclasses say what it changes. ``engine_group``: of a sidecar."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine_group: str | None = None) -> None:
+        self._engine_group = engine_group
         self.in_force: InForce | None = None
         self.policy_error: str | None = None
         self.policy_reload_failures = 0
@@ -54,7 +55,8 @@ class Governed:
                 )
             if bundle.policy.pool != current.policy.pool:
                 raise ContractError(f"policy.pool: {current.policy.pool!r} is served here")
-        new = InForce(bundle, current.model if current is not None else None)
+        served = None if current is None else current.model
+        new = InForce(bundle, served, self._engine_group)
         self.put_in_force(bundle, new)
         self.in_force = new
         self.policy_error = None

@@ -16,20 +16,27 @@ VLLM_LOWEST_PRIORITY = 2**31 - 1
 class InForce:
     """One generation of policy and keys; immutable.
 
-    ``served`` is the model of the engine that runs. Another task needs another engine, and comes
+    ``policy`` is that of the bundle as it holds in ``engine_group``; unset: as it is. ``served`` is
+    the model of the engine that runs. Another task needs another engine, and comes
     with it; all else of the policy, a revoked key above all, does not wait for that.
     """
 
     __slots__ = ("_priorities", "_tenants", "_tiers", "bundle", "keys", "model", "policy")
 
-    def __init__(self, bundle: Bundle, served: ModelPolicy | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        served: ModelPolicy | None = None,
+        engine_group: str | None = None,
+    ) -> None:
         self.bundle = bundle
-        self.policy = bundle.policy
+        policy = bundle.policy
+        self.policy = policy if engine_group is None else policy.in_group(engine_group)
         self.keys = bundle.keys.keys
         self.model = bundle.policy.model
         if served is not None and served.task is not self.model.task:
             self.model = served
-        self._tiers = {tier.name: tier for tier in bundle.policy.tiers}
+        self._tiers = {tier.name: tier for tier in self.policy.tiers}
         self._tenants = {tenant.name: tenant for tenant in bundle.policy.tenants}
         ordered = bundle.policy.scheduling_mode is SchedulingMode.TIDEGATE
         self._priorities = {

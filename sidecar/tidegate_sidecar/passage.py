@@ -48,6 +48,8 @@ class Passage:
     forwarded: bool = False
     """A pod was told of it, which records how it ends (the router's requests)."""
     trace: TraceContext | None = None
+    engine_group: str = ""
+    """Whose engine serves it (a sidecar's requests)."""
 
     @property
     def ticketed(self) -> bool:
@@ -124,6 +126,7 @@ class Passage:
 class _Served(NamedTuple):
     """What the pod stage knows of a request, or of a part of one."""
 
+            engine_group=self.engine_group,
     billed_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None

@@ -39,6 +39,7 @@ class Reports:
     ) -> None:
         self._loop = loop
         self._in_force: InForce | None = None
+        self._engine_group = settings.engine_group
         target = settings.usage_records
         self.usage = None if target is None else UsageRecords(target)
         self.tracing = Tracing()
@@ -58,7 +59,13 @@ class Reports:
     def begin(self, headers: CIMultiDictProxy[str]) -> Passage:
         """A request has come."""
         trace = self.tracing.begin(headers)
-        passage = Passage(secrets.token_hex(12), self._loop.time(), time.time(), trace=trace)
+        passage = Passage(
+            secrets.token_hex(12),
+            self._loop.time(),
+            time.time(),
+            trace=trace,
+            engine_group=self._engine_group,
+        )
         self.open.add(passage)
         return passage
 

@@ -32,7 +32,7 @@ class Runtime(Governed):
     """The parts, and the state they share. One event loop owns it."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__()
+        super().__init__(settings.engine_group)
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.started_at = time.time()
@@ -99,10 +99,11 @@ class Runtime(Governed):
 
     def put_in_force(self, bundle: Bundle, in_force: InForce) -> None:
         """The scheduler, the reports and the plug-in go by it from here on."""
-        self.dispatcher.apply_policy(bundle.policy, bundle.keys.keys)
-        self.shared_state.apply_policy(bundle.policy)
+        policy = in_force.policy
+        self.dispatcher.apply_policy(policy, bundle.keys.keys)
+        self.shared_state.apply_policy(policy)
         self.count_pods(self.pods)
         self.reports.apply_policy(in_force)
         self.cache_salts.forget()
         if self.plugin is not None:
-            self.plugin.policy_applied(bundle.policy)
+            self.plugin.policy_applied(policy)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate.scheduling.contracts import MAIN_GROUP
 from tidegate_sidecar.engine_address import EngineAddress
 from tidegate_sidecar.flags import (
     SettingsError,
@@ -39,6 +40,9 @@ class Settings:
         "The model's tokenizer.json: prompts that a limit decides about are counted by it. Unset: "
         "estimates decide.",
         None,
+    )
+    engine_group: str = setting(
+        "Engine group of the engine, whose own part of the policy then holds.", MAIN_GROUP
     )
     host: str = setting("Address of the tenants' port.", "127.0.0.1")
     port: int = setting("The tenants' port; 0: any free one.", 8000)

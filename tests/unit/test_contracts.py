@@ -20,6 +20,7 @@ from tidegate.scheduling.contracts import (
     Bundle,
     ContractError,
     Endpoint,
+    EngineGroupPolicy,
     EngineLimits,
     EngineStatus,
     Fairness,
@@ -47,6 +48,7 @@ from tidegate.scheduling.contracts import (
     SignedIdentity,
     SloMetric,
     SloObjective,
+    Spill,
     StepStatistics,
     Stop,
     Task,
@@ -184,6 +186,13 @@ def policies(draw: st.DrawFn) -> Policy:
                 max_num_seqs=st.none() | st.integers(1, 4096),
                 max_num_batched_tokens=st.none() | st.integers(1, 10**6),
             )
+        ),
+        engine_groups=tuple(
+            EngineGroupPolicy(f"of-{tier.name}", (tier.name,), draw(st.sampled_from(Spill)))
+            for tier in draw(st.lists(st.sampled_from(rows), unique_by=lambda tier: tier.name))
+        ),
+        fallback=draw(
+            st.none() | st.just(EngineGroupPolicy("fallback", (rows[0].name,), kv_pools=()))
         ),
     )
 
@@ -494,6 +503,49 @@ def test_a_mixed_set_of_shards_is_not_applied(shards: list[tuple[int, int, int]]
     ]
     with pytest.raises(ContractError):
         merge_shards(rows)
+
+
+def test_a_group_has_its_own_parts_and_no_draft_for_those_at_home_elsewhere() -> None:
+    policy = loads(Policy, (EXAMPLES / "policy.json").read_text())
+    chat, plain = policy.in_group("chat"), policy.in_group("plain")
+    assert [tier.draft_tokens for tier in chat.tiers] == [None, 0]
+    assert [tier.draft_tokens for tier in plain.tiers] == [0, 0], "by its noDraftTiers, and by home"
+    assert (chat.kv_pools, chat.engine) == (policy.kv_pools, policy.engine)
+    spare = policy.in_group("fallback")
+    assert policy.fallback is not None
+    assert (spare.kv_pools, spare.engine) == (policy.fallback.kv_pools, policy.fallback.engine)
+    assert policy.in_group("main") is policy, "a sidecar of a group that there is not (any more)"
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        pytest.param(
+            lambda d: d["engine_groups"][1].update(tiers=["t0"]), "listed twice", id="two homes"
+        ),
+        pytest.param(
+            lambda d: d["fallback"].update(name="chat"), "listed twice", id="names are unique"
+        ),
+        pytest.param(
+            lambda d: d["engine_groups"][1].update(tiers=["t9"]), "not one of tiers", id="tier"
+        ),
+        pytest.param(
+            lambda d: d["fallback"]["kv_pools"][0].update(tiers=["t9"]), "'t9'", id="tier of a part"
+        ),
+        pytest.param(
+            lambda d: d["fallback"]["kv_pools"].append(
+                d["fallback"]["kv_pools"][0] | {"name": "more", "tiers": ["t3"]}
+            ),
+            "more than 100",
+            id="percents",
+        ),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(
+    edit: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    with pytest.raises(ContractError, match=message):
+        decode(Policy, edited(edit))
 
 
 def test_a_shard_that_names_an_unknown_tier_fails_when_merged() -> None:

@@ -5,6 +5,7 @@ by the tests of both sides.
 """
 
 from tidegate.scheduling.contracts.codec import ContractError, decode, dumps, encode, loads
+from tidegate.scheduling.contracts.engine_group import FALLBACK_GROUP, EngineGroupPolicy, Spill
 from tidegate.scheduling.contracts.explanation import (
     EXPLANATION_VERSION,
     Hold,
@@ -20,6 +21,7 @@ from tidegate.scheduling.contracts.explanation import (
 )
 from tidegate.scheduling.contracts.keys import KEYS_VERSION, Bundle, KeySet
 from tidegate.scheduling.contracts.limits import (
+    EngineLimits,
     Fairness,
     FairnessUnit,
     KvPool,
@@ -53,7 +55,6 @@ from tidegate.scheduling.contracts.pod_list import (
 from tidegate.scheduling.contracts.policy import (
     POLICY_VERSION,
     BetweenTiers,
-    EngineLimits,
     ModelPolicy,
     Policy,
     SchedulingMode,
@@ -122,6 +123,7 @@ from tidegate.scheduling.contracts.versions import as_of
 __all__ = [
     "ADDRESS_PATTERN",
     "EXPLANATION_VERSION",
+    "FALLBACK_GROUP",
     "KEYS_VERSION",
     "LATENCY_BOUNDS_SECONDS",
     "LOAD_REPORT_VERSION",
@@ -141,6 +143,7 @@ __all__ = [
     "ClientReport",
     "ContractError",
     "Endpoint",
+    "EngineGroupPolicy",
     "EngineLimits",
     "EngineStatus",
     "Fairness",
@@ -187,6 +190,7 @@ __all__ = [
     "SloMetric",
     "SloObjective",
     "SloStatus",
+    "Spill",
     "Standing",
     "StepDrafts",
     "StepPool",

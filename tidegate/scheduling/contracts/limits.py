@@ -253,6 +253,20 @@ class KvPool:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What the gate may know of the engine before it has measured it."""
+
+    max_num_seqs: int | None = described(
+        "Sequences that the engine runs at once; null: learned from its metrics.",
+        default=None,
+        low=1,
+    )
+    max_num_batched_tokens: int | None = described(
+        "Tokens of one engine step; null: 2048 assumed.", default=None, low=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillLimits:
     """How much of a step prefills may take while others decode; kept by the engine's plug-in.
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tidegate.scheduling.contracts.codec import ContractError, described
+from tidegate.scheduling.contracts.engine_group import EngineGroupPolicy, check_kv_pools
 from tidegate.scheduling.contracts.limits import (
+    EngineLimits,
     Fairness,
     KvPool,
     OutputLimits,
@@ -193,20 +195,6 @@ class ModelPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """What the gate may know of the engine before it has measured it."""
-
-    max_num_seqs: int | None = described(
-        "Sequences that the engine runs at once; null: learned from its metrics.",
-        default=None,
-        low=1,
-    )
-    max_num_batched_tokens: int | None = described(
-        "Tokens of one engine step; null: 2048 assumed.", default=None, low=1
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Shard:
     """Position of this document in a set of one generation."""
 
@@ -246,33 +234,72 @@ class Policy:
     shared_state: SharedState | None = described(
         "Where the pods count together; null: each counts for itself.", default=None, since=2
     )
+    engine_groups: tuple[EngineGroupPolicy, ...] = described(
+        "Where each tier is at home; a tier in none of them is at home in all.",
+        default=(),
+        high=64,
+        since=2,
+    )
+    fallback: EngineGroupPolicy | None = described(
+        "The group that serves when no other can; null: none does.", default=None, since=2
+    )
     shard: Shard | None = described("Unset: the document is whole.", default=None)
 
     def __post_init__(self) -> None:
         names = [tier.name for tier in self.tiers]
         unique(names, "tiers")
-        self._check_kv_pools()
+        check_kv_pools(self.kv_pools)
+        self._check_groups()
         if sum(tier.reserved_percent for tier in self.tiers) > 100:
             raise ContractError("tiers: reserved_percent sums to more than 100")
         unique([tenant.name for tenant in self.tenants], "tenants")
         if self.shard is None or self.shard.index == 0:
-            known = set(names)
-            for pool in self.kv_pools:
-                if strangers := sorted(set(pool.tiers) - known):
-                    raise ContractError(
-                        f"kv_pools: {pool.name!r} lists {strangers[0]!r}, not one of tiers"
-                    )
-            for tenant in self.tenants:
-                if tenant.tier not in known:
-                    raise ContractError(
-                        f"tenants: {tenant.name!r} is in tier {tenant.tier!r}, not one of tiers"
-                    )
+            self._check_named(set(names))
 
-    def _check_kv_pools(self) -> None:
-        unique([pool.name for pool in self.kv_pools], "kv_pools")
-        unique([tier for pool in self.kv_pools for tier in pool.tiers], "kv_pools: tiers")
-        if sum(pool.percent for pool in self.kv_pools) > 100:
-            raise ContractError("kv_pools: percent sums to more than 100")
+    def _check_groups(self) -> None:
+        groups = self.groups
+        unique([group.name for group in groups], "engine_groups and fallback")
+        homes = [tier for group in self.engine_groups for tier in group.tiers]
+        unique(homes, "engine_groups: tiers")
+
+    def _check_named(self, known: set[str]) -> None:
+        lists = [(f"kv_pools: {pool.name!r}", pool.tiers) for pool in self.kv_pools]
+        for group in self.groups:
+            lists.append((f"engine_groups: {group.name!r}", group.tiers))
+            lists += [
+                (f"engine_groups: {group.name!r}: kv_pools: {pool.name!r}", pool.tiers)
+                for pool in group.kv_pools or ()
+            ]
+        for where, tiers in lists:
+            if strangers := sorted(set(tiers) - known):
+                raise ContractError(f"{where} lists {strangers[0]!r}, not one of tiers")
+        for tenant in self.tenants:
+            if tenant.tier not in known:
+                raise ContractError(
+                    f"tenants: {tenant.name!r} is in tier {tenant.tier!r}, not one of tiers"
+                )
+
+    @property
+    def groups(self) -> tuple[EngineGroupPolicy, ...]:
+        """All engine groups, the fallback last."""
+        return self.engine_groups if self.fallback is None else (*self.engine_groups, self.fallback)
+
+    def in_group(self, name: str) -> Policy:
+        """The policy as it holds in the engines of a group: its own parts of the KV cache and
+        limits, and no draft for tiers that are at home elsewhere."""
+        group = next((group for group in self.groups if group.name == name), None)
+        if group is None:
+            return self
+        elsewhere = {t for other in self.engine_groups if other is not group for t in other.tiers}
+        return replace(
+            self,
+            tiers=tuple(
+                replace(tier, draft_tokens=0) if tier.name in elsewhere else tier
+                for tier in self.tiers
+            ),
+            kv_pools=self.kv_pools if group.kv_pools is None else group.kv_pools,
+            engine=group.engine or self.engine,
+        )
 
 
 def merge_shards(shards: Sequence[Policy]) -> Policy:

@@ -81,3 +81,6 @@ class UsageRecord:
         "How late that was, as a part of the expected duration; above 0 late.", default=None
     )
     vft_skew_cause: str | None = described("Set where the skew is flagged.", default=None)
+    engine_group: str = described(
+        "Engine group of the sidecar that wrote it; empty: a router did, or not known.", default=""
+    )
