@@ -32,6 +32,8 @@ class ScaledGroup:
     tokens_per_second: float = 1000.0
     """Of one pod."""
     start_seconds: float = 120.0
+    throttles: bool = False
+    """What would wait longer than promised is refused, as the sidecars do."""
     missing: Callable[[float], str | None] = lambda now: None
     """Why Prometheus says nothing at a time."""
     now: float = 1_000_000.0
@@ -64,17 +66,25 @@ class ScaledGroup:
         served = min(asked, could)
         growth = arriving - served
         self.backlog = (asked - served) * LOOK_SECONDS
+        refused = 0.0
+        if self.throttles and could:
+            kept = min(self.backlog, TARGET_SECONDS * could)
+            refused = (self.backlog - kept) / LOOK_SECONDS
+            growth -= refused
+            self.backlog = kept
         wait = self.backlog / could if could else 10.0
         self.waits.append((self.now, wait))
+        broken = refused / asked if refused else float(wait > TARGET_SECONDS)
         for burn in self._burns.values():
-            burn.add(self.now, float(wait > TARGET_SECONDS) / BUDGET)
+            burn.add(self.now, broken / BUDGET)
         self.now += LOOK_SECONDS
-        tier = TierWait("t0", TARGET_SECONDS * signals.WAIT_PART, wait)
+        refusals = refused / (refused + served) if refused else 0.0
+        tier = TierWait("t0", TARGET_SECONDS * signals.WAIT_PART, wait, refusals, BUDGET)
         look = Look(
             ready,
             [v for v in self._verdicts(tier) if v.signal in self.policy.signals],
-            Rate(served, self.backlog, growth, served / could if could else None),
-            short=wait > tier.limit_seconds,
+            Rate(served, self.backlog, growth, served / could if could else None, refused),
+            short=tier.short,
         )
         before = self.scaler.desired
         decision = self.scaler.decide(self.now, look, self.policy)

@@ -88,8 +88,8 @@ class AutoscalingSpec(ApiModel):
         "What asks for more pods, and must be calm before one goes. Alerts: alerts of the pool's "
         "PrometheusRule that fire. BurnRate: an error budget spent faster than it lasts, over five "
         "minutes and an hour. QueueWait: requests of a tier that is promised a TimeToFirstToken or "
-        "EndToEnd wait in the sidecars' queues for over half of it. Where data of a signal are "
-        "missing, no pod goes.",
+        "EndToEnd wait in the sidecars' queues for over half of it, or are refused more often than "
+        "promised since they would wait too long. Where data of a signal are missing, no pod goes.",
         unset="QueueWait and, where observability.prometheus is set, Alerts and BurnRate",
         min_length=1,
         max_length=len(ScalingSignal),

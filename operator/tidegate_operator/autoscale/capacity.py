@@ -41,11 +41,19 @@ class Rate:
     """Of those, tokens per second; negative while the queue shrinks."""
     busy: float | None = None
     """The part of the time in which the pods were, 0 to 1; None: not known."""
+    refused: float = 0.0
+    """Tokens per second of requests that were sent away since they would have waited too long: as
+    much demand as those that wait. Who sends one again is counted again."""
+
+    @property
+    def unserved_growth(self) -> float:
+        """Tokens per second that come in beyond what is served; negative: the queue shrinks."""
+        return self.queue_growth + self.refused
 
     @property
     def demand(self) -> float:
         """Tokens per second that would serve all that arrives, and the queue in time."""
-        arriving = max(0.0, self.served + self.queue_growth)
+        arriving = max(0.0, self.served + self.unserved_growth)
         return arriving + self.queued_tokens / DRAIN_SECONDS
 
 

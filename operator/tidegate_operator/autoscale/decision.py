@@ -137,7 +137,7 @@ class GroupScaler:
         if needed is None or needed <= self.desired:
             needed = self.desired + 1
             told = [v for v in hot if self._can_tell(now, v)]
-            if look.short and look.rate and look.rate.queue_growth < 0:
+            if look.short and look.rate and look.rate.unserved_growth < 0:
                 waits = waits or "the queue is shrinking"
             elif told:
                 asking = told[0]

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegate.scheduling.contracts import SidecarStatus, SloMetric, TierPolicy, TierStatus
+from tidegate.scheduling.outcomes import Outcome
 from tidegate_operator.autoscale.capacity import Rate
 from tidegate_operator.autoscale.decision import RATE_SECONDS
 from tidegate_operator.autoscale.signals import WAIT_PART, TierWait
 from tidegate_operator.figures import Buckets, Reading
 
+WAITED_TOO_LONG = (Outcome.THROTTLED, Outcome.QUEUE_WAIT_EXCEEDED)
+"""How requests end that more pods would have served."""
 STALE_SECONDS = 30.0
 """Older readings say nothing of now."""
 
@@ -30,8 +33,8 @@ class GroupLoad:
 
     @property
     def short(self) -> bool:
-        """Whether one waits beyond what its promise bears."""
-        return any((wait.wait_seconds or 0.0) > wait.limit_seconds for wait in self.waits)
+        """Whether one waits, or is refused, beyond what its promise bears."""
+        return any(wait.short for wait in self.waits)
 
 
 def wait_limit_seconds(tier: TierPolicy) -> float | None:
@@ -62,7 +65,11 @@ def group_load(
     for tier in promised:
         limit = wait_limit_seconds(tier)
         if limit is not None:
-            waits.append(TierWait(tier.name, limit, sums[tier.name].wait_seconds()))
+            found = sums[tier.name]
+            budget = 1 - max(promise.ratio_percent for promise in tier.slo_objectives) / 100
+            waits.append(
+                TierWait(tier.name, limit, found.wait_seconds(), found.refused_ratio(), budget)
+            )
     return GroupLoad(
         tuple(waits),
         Rate(
@@ -70,6 +77,7 @@ def group_load(
             sum(found.queued * found.tokens_per_request() for found in sums.values()),
             sum(found.queue_growth * found.tokens_per_request() for found in sums.values()),
             _busy([readings[-1].status for readings in pods.values()]),
+            sum(found.refused_per_second * found.tokens_per_request() for found in sums.values()),
         ),
     )
 
@@ -93,6 +101,9 @@ class _Sum:
     queued: int = 0
     queue_growth: float = 0.0
     """Requests per second."""
+    refused: int = 0
+    """For what they would have waited, as all below in the time that is looked at."""
+    refused_per_second: float = 0.0
     tokens_per_second: float = 0.0
     tokens: int = 0
     dispatched: int = 0
@@ -100,6 +111,9 @@ class _Sum:
 
     def add(self, new: TierStatus, old: TierStatus | None, seconds: float) -> None:
         tokens = new.service_tokens_total - (old.service_tokens_total if old else 0)
+        refused = _refused(new) - (_refused(old) if old else 0)
+        self.refused += refused
+        self.refused_per_second += refused / seconds
         self.queued += new.queued
         self.queue_growth += (new.queued - (old.queued if old else 0)) / seconds
         self.tokens += tokens
@@ -111,6 +125,11 @@ class _Sum:
         dispatched = sum(self.waits.counts)
         return self.tokens / dispatched if dispatched else 0.0
 
+    def refused_ratio(self) -> float:
+        """Of those that were dispatched or refused."""
+        ended = self.refused + sum(self.waits.counts)
+        return self.refused / ended if ended else 0.0
+
     def wait_seconds(self) -> float | None:
         """What all but 5% of those dispatched waited; where none was, and some wait, the whole time
         that was looked at."""
@@ -118,6 +137,10 @@ class _Sum:
         if milliseconds is None:
             return RATE_SECONDS if self.queued else None
         return milliseconds / 1000
+
+
+def _refused(tier: TierStatus) -> int:
+    return sum(tier.requests_total.get(str(outcome), 0) for outcome in WAITED_TOO_LONG)
 
 
 def _add(sums: Mapping[str, _Sum], new: Reading, old: Reading) -> None:

@@ -49,6 +49,22 @@ class TierWait:
     """At most, for the tier's promise to be safe."""
     wait_seconds: float | None
     """Their 95th percentile lately, or longer already; None: none waited."""
+    refused_ratio: float = 0.0
+    """Part of its requests that were sent away lately since they would have waited too long."""
+    budget_ratio: float = 0.0
+    """Part of its requests for which the promise may be broken."""
+
+    @property
+    def short(self) -> bool:
+        """Requests wait longer, or are sent away more often, than the promise bears."""
+        waits = self.wait_seconds is not None and self.wait_seconds > self.limit_seconds
+        return waits or self.refused_ratio > self.budget_ratio
+
+    @property
+    def calm(self) -> bool:
+        """Far from it."""
+        waits = (self.wait_seconds or 0.0) > CALM_PART * self.limit_seconds
+        return not waits and self.refused_ratio <= CALM_PART * self.budget_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +90,26 @@ class Alert:
 
 
 def queue_wait(waits: Sequence[TierWait] | str) -> Verdict:
-    """Hot while a tier waits beyond its limit; text: why nothing is known."""
+    """Hot while a tier waits beyond its limit, or is refused for that; text: why nothing is
+    known."""
     signal = ScalingSignal.QUEUE_WAIT
     if isinstance(waits, str):
         return Verdict(signal, missing=waits)
-    over = [
-        f"tier {w.tier} waits {w.wait_seconds:.2g} s in the queue, its promise bears "
-        f"{w.limit_seconds:.2g} s"
-        for w in waits
-        if w.wait_seconds is not None and w.wait_seconds > w.limit_seconds
-    ]
-    if over:
+    if over := [_why_short(wait) for wait in waits if wait.short]:
         return Verdict(signal, hot="; ".join(over))
-    calm = all((w.wait_seconds or 0.0) <= CALM_PART * w.limit_seconds for w in waits)
-    return Verdict(signal, calm=calm)
+    return Verdict(signal, calm=all(wait.calm for wait in waits))
+
+
+def _why_short(wait: TierWait) -> str:
+    if wait.refused_ratio > wait.budget_ratio:
+        return (
+            f"{100 * wait.refused_ratio:.2g}% of the requests of tier {wait.tier} are refused "
+            "since they would wait too long"
+        )
+    return (
+        f"tier {wait.tier} waits {wait.wait_seconds or 0:.2g} s in the queue, its promise bears "
+        f"{wait.limit_seconds:.2g} s"
+    )
 
 
 def burn_rate(burns: Sequence[Burn] | str) -> Verdict:

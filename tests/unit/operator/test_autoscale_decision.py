@@ -126,6 +126,7 @@ def test_each_signal_alone_meets_a_burst_and_gives_its_pods_back(signal: Scaling
     seed=st.integers(0, 2**16),
     start_seconds=st.floats(5, 400),
     pods=st.integers(1, 10),
+    throttles=st.booleans(),
     up=st.builds(Pace, st.sampled_from([0.0, 30.0]), st.floats(0, 300), st.sampled_from([None, 2])),
     down=st.builds(Pace, st.floats(60, 900), st.floats(0, 300), st.integers(1, 3)),
 )
@@ -137,12 +138,13 @@ def test_whatever_the_load_no_step_is_undone_within_its_window_and_a_steady_load
     seed: int,
     start_seconds: float,
     pods: int,
+    throttles: bool,
     up: Pace,
     down: Pace,
 ) -> None:
     noise = random.Random(seed)
     policy = ScalingPolicy(1, 10, up=up, down=down)
-    group = ScaledGroup(policy, pods=pods, start_seconds=start_seconds)
+    group = ScaledGroup(policy, pods=pods, start_seconds=start_seconds, throttles=throttles)
     wave = square(low, high, period_seconds)
     group.run(HOUR, lambda t: wave(t) * noise.uniform(1 - spread, 1 + spread))
     group.run(2 * HOUR, lambda _: high)
@@ -151,6 +153,18 @@ def test_whatever_the_load_no_step_is_undone_within_its_window_and_a_steady_load
     group.run(HOUR / 2, lambda _: high)
     assert len(group.steps) == before
     assert group.waits[-1][1] <= TARGET_SECONDS
+
+
+@pytest.mark.parametrize("signal", ScalingSignal)
+def test_what_is_refused_since_it_would_wait_is_demand_too(signal: ScalingSignal) -> None:
+    """Six pods' worth comes to one: the throttle keeps the queue at what the promise bears, so that
+    neither its length nor its growth tells of the other five."""
+    group = ScaledGroup(replace(POLICY, signals=(signal,)), throttles=True)
+    group.run(HOUR, lambda t: 4800.0 if t > 600 else 500.0)
+    first = group.steps[0]
+    assert (first.before, first.after) in [(1, 6), (1, 7)]
+    assert len(group.steps) <= 2
+    assert group.waits[-1][1] <= TARGET_SECONDS * signals.WAIT_PART
 
 
 # --- missing data
@@ -254,6 +268,15 @@ def test_the_queue_waits_of_promised_tiers() -> None:
     assert (verdict.calm, verdict.hot, verdict.missing) == (False, None, None)
     assert "tier t0 waits 0.3 s" in (signals.queue_wait([calm, over]).hot or "")
     assert signals.queue_wait("away").missing == "away"
+
+
+def test_a_tier_that_is_refused_more_often_than_promised_is_short_though_nobody_waits() -> None:
+    """As where a prompt's own prefill leaves no time to wait."""
+    often, seldom, never = (TierWait("t0", 0.25, 0.1, part, 0.01) for part in (0.02, 0.008, 0.0))
+    assert "2% of the requests of tier t0 are refused" in (signals.queue_wait([often]).hot or "")
+    verdict = signals.queue_wait([seldom])
+    assert (verdict.calm, verdict.hot) == (False, None)
+    assert signals.queue_wait([never]).calm
 
 
 def test_a_burn_counts_over_both_windows_and_calm_over_the_short_one() -> None:

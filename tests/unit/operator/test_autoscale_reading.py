@@ -92,6 +92,21 @@ def test_the_load_is_the_difference_of_two_readings_of_each_pod_summed() -> None
     assert found.short
 
 
+def test_those_that_were_refused_for_their_wait_count_and_others_do_not() -> None:
+    """30 of 40 were, in 30 s; what was before does not count."""
+    done = {"throttled": 5, "queue_wait_exceeded": 2, "rate_limited": 9}
+    more = {"throttled": 25, "queue_wait_exceeded": 12, "rate_limited": 99}
+    before = replace(tier("paid", 1000, waits()), requests_total=done)
+    after = replace(tier("paid", 4000, waits(*[0.01] * 10)), requests_total=more)
+    found = load({"a": [reading(70, before), reading(100, after)]}, PAID)
+    (wait,) = found.waits
+    assert wait.refused_ratio == 30 / 40
+    assert wait.budget_ratio == pytest.approx(0.01)
+    assert found.rate.refused == 1.0 * 300
+    assert found.rate.demand == 100.0 + 300.0
+    assert found.short
+
+
 def test_what_a_tier_without_a_promise_does_is_no_load() -> None:
     pods = {
         "a": [
