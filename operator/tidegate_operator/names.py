@@ -5,10 +5,12 @@ Labels of a pool's pods feed immutable selectors: never change them.
 
 from __future__ import annotations
 
+from tidegate.scheduling.contracts import MAIN_GROUP as MAIN_GROUP
+from tidegate.scheduling.contracts.pod_list import GROUP_LABEL as GROUP_LABEL
+
 GROUP = "tidegate.io"
 POOL_LABEL = "tidegate.io/pool"
 """On every child: the name of its ServingPool."""
-GROUP_LABEL = "tidegate.io/engine-group"
 COMPONENT_LABEL = "tidegate.io/component"
 API_KEYS_LABEL = "tidegate.io/api-keys"
 """On Secrets that hold tenants' API keys; only those are listed and watched."""
@@ -17,8 +19,6 @@ SIDECAR_IMAGE_ANNOTATION = "tidegate.io/sidecar-image"
 POD_TEMPLATE_ANNOTATION = "tidegate.io/pod-template"
 """On the StatefulSet: the pod template in force, and of which spec; taking it away renders anew."""
 
-MAIN_GROUP = "main"
-"""The engine group of a pool without engineGroups."""
 ENGINE = "engine"
 POLICY = "policy"
 ADMIN = "admin"

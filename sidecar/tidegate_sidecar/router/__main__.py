@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import uvloop
 
@@ -13,12 +14,12 @@ from tidegate_sidecar.router.server import serve
 from tidegate_sidecar.router.settings import RouterSettings
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """0 after a drain; 1 where a port cannot be bound; 2 for wrong settings."""
     try:
         settings = parse_flags(
             RouterSettings,
-            sys.argv[1:],
+            arguments,
             os.environ,
             program="tidegate_sidecar.router",
             prefix="TIDEGATE_ROUTER_",
@@ -36,4 +37,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

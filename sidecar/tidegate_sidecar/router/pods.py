@@ -1,8 +1,8 @@
 """The pods that a router knows: where they are, whether they serve, what they have to do.
 
-Two facts of a pod come from elsewhere: that it exists (a list, whose last good reading stays) and
-its own word, read from its admin port every ``poll_seconds``: ready or not, how much waits. What
-was sent to it and has not ended is counted here at once.
+Two facts of a pod come from elsewhere: that it exists (:mod:`.pod_sources`, whose last good list
+stays) and its own word, read from its admin port every ``poll_seconds``: ready or not, how much
+waits. What was sent to it and has not ended is counted here at once.
 
 After each round of readings queues are evened out (:mod:`.spread`): a pod that became free or new
 gets what others hand back.
@@ -19,10 +19,11 @@ from pathlib import Path
 
 import orjson
 
-from tidegate.scheduling.contracts import ContractError, PodList, ServingPod, loads
+from tidegate.scheduling.contracts import ServingPod
 from tidegate_sidecar.engine import EngineBroken, EngineClient, EngineUnreachable
 from tidegate_sidecar.engine_address import EngineAddress
 from tidegate_sidecar.router.breaker import Breaker
+from tidegate_sidecar.router.pod_sources import PodSource
 from tidegate_sidecar.router.spread import to_hand_back
 
 log = logging.getLogger("tidegate.router")
@@ -86,14 +87,17 @@ class PodSet:
     """All pods; ``follow`` is the loop that keeps it true."""
 
     def __init__(
-        self, path: Path, token_file: Path | None, poll_seconds: float, silence_seconds: float
+        self,
+        source: PodSource,
+        token_file: Path | None,
+        poll_seconds: float,
+        silence_seconds: float,
     ) -> None:
-        self._path = path
+        self._source = source
         self._token_file = token_file
         self._poll_seconds = poll_seconds
         self._silence_seconds = silence_seconds
         self._loop = asyncio.get_running_loop()
-        self._seen: bytes | None = None
         self._pods: dict[str, RoutedPod] = {}
         self._leaving: list[RoutedPod] = []
         self.handed_back = 0
@@ -124,7 +128,7 @@ class PodSet:
 
     async def look(self) -> None:
         """One round: the list, each pod's word, the queues."""
-        self._read_list()
+        self._take_list()
         pods = list(self._pods.values())
         token = self._token()
         await asyncio.gather(*(self._ask(pod, token) for pod in pods))
@@ -146,19 +150,18 @@ class PodSet:
         for pod in [*self._pods.values(), *self._leaving]:
             pod.close()
 
-    def _read_list(self) -> None:
+    def _take_list(self) -> None:
+        listed = self._source.take()
+        if listed is None:
+            return
+        told = {pod.name: pod for pod in listed}
         try:
-            text = self._path.read_bytes()
-            if text == self._seen:
-                return
-            self._seen = text  # what is wrong with it is told once
-            told = {pod.name: pod for pod in loads(PodList, text, self._path.name).pods}
             new = {
                 name: RoutedPod(pod, self._silence_seconds)
                 for name, pod in told.items()
                 if name not in self._pods or self._pods[name].told != pod
             }
-        except (OSError, ContractError, ValueError) as error:
+        except ValueError as error:
             log.warning("the list of pods stays as it was: %s", error)
             return
         for name in list(self._pods):

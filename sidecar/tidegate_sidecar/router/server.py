@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import ssl
+from pathlib import Path
 
 from aiohttp import web
 
@@ -19,6 +21,8 @@ from tidegate_sidecar.lifetime import run
 from tidegate_sidecar.open_files import client_connections
 from tidegate_sidecar.router.admin import RouterAdmin
 from tidegate_sidecar.router.edge import Edge
+from tidegate_sidecar.router.pod_sources import PodListFile
+from tidegate_sidecar.router.pod_watch import ApiServer, PodWatch
 from tidegate_sidecar.router.pods import PodSet
 from tidegate_sidecar.router.settings import RouterSettings
 
@@ -31,12 +35,16 @@ class Router(Governed):
     """Both ports and what runs behind them."""
 
     def __init__(self, settings: RouterSettings) -> None:
-        """SettingsError or OSError: the identity keys or the certificate cannot be read."""
+        """SettingsError or OSError: the identity keys or the certificate cannot be read, or this is
+        no pod of a cluster and has no list."""
         super().__init__()
         self.settings = settings
         self.identity_keys = IdentityKeys(settings.identity_keys)
+        self._watch = None
+        if settings.pods_selector is not None:
+            self._watch = PodWatch(ApiServer.in_cluster(os.environ), settings.pods_selector)
         self.pods = PodSet(
-            settings.pods,
+            self._watch or PodListFile(settings.pods or Path()),
             settings.admin_token_file,
             settings.poll_seconds,
             settings.pod_silence_seconds,
@@ -84,6 +92,8 @@ class Router(Governed):
                 self.identity_keys.follow(settings.poll_seconds), name="identity-keys"
             ),
         ]
+        if self._watch is not None:
+            self._followers.append(asyncio.create_task(self._watch.follow(), name="pod-watch"))
         if self._tls is not None:
             following = self._tls.follow(settings.poll_seconds)
             self._followers.append(asyncio.create_task(following, name="certificate"))

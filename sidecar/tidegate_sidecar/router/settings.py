@@ -14,9 +14,16 @@ class RouterSettings:
 
     policy: Path = setting("policy.json, or a folder of its shards (policy*.json).")
     keys: Path = setting("keys.json, or a folder of its shards (keys*.json).")
-    pods: Path = setting("pods.json: the pods that it sends requests to; followed.")
     identity_keys: Path = setting(
         "File of secrets, one a line: the first signs what is told to the sidecars."
+    )
+    pods: Path | None = setting(
+        "pods.json: the pods that it sends requests to; followed. Unset: see pods_selector.", None
+    )
+    pods_selector: str | None = setting(
+        "Labels of the pods that it sends requests to, in the namespace that it runs in itself: "
+        "they are listed and watched with the rights of its service account. Unset: see pods.",
+        None,
     )
     host: str = setting("Address of the tenants' port.", "127.0.0.1")
     port: int = setting("The tenants' port; 0: any free one.", 8000)
@@ -53,6 +60,8 @@ class RouterSettings:
     )
 
     def __post_init__(self) -> None:
+        if (self.pods is None) == (self.pods_selector is None):
+            raise SettingsError("one of pods and pods_selector says which pods there are")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise SettingsError("tls_certificate and tls_key go together")
         for name in ("max_body_bytes", "poll_seconds"):

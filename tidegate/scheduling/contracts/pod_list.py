@@ -10,6 +10,8 @@ from tidegate.scheduling.contracts.codec import ContractError, described
 POD_LIST_VERSION = 1
 MAIN_GROUP = "main"
 """The engine group of pods in a pool without groups."""
+GROUP_LABEL = "tidegate.io/engine-group"
+"""Of a pod in a cluster: its engine group. It feeds selectors that cannot change: it never does."""
 _ADDRESS = re.compile(r"http://[^/:\s]+:\d{1,5}/?\Z|http://\[[0-9a-fA-F:.]+\]:\d{1,5}/?\Z")
 
 
