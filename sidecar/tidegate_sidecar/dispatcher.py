@@ -52,7 +52,7 @@ class Dispatcher:
     ) -> None:
         self.loop = loop
         self.scheduler: Scheduler | None = None
-        self.in_flight = InFlight(loop.time, self._pump, plugin=plugin)
+        self.in_flight = InFlight(loop.time, self._pump, tally.preempted, plugin=plugin)
         self.draining = False
         self.recent = RecentRequests()
         self._tally = tally

@@ -50,7 +50,8 @@ class _SidecarCollector(Collector):
         yield from _state(self._runtime)
         yield from scheduling_metrics(self._runtime, _tenant_labels(self._runtime))
         if (plugin := self._runtime.plugin) is not None:
-            yield from plugin_metrics(plugin.steps.figures, list(self._runtime.tally.tiers))
+            in_force = self._runtime.in_force
+            yield from plugin_metrics(plugin.steps, in_force.policy if in_force else None)
         yield from _reports(self._runtime)
 
 

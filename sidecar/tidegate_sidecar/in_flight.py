@@ -21,13 +21,20 @@ from tidegate_sidecar.token_gaps import TokenGaps
 
 
 class InFlight:
-    """Of one engine; ``plugin``: it has one. ``pump``: something that waits may go now."""
+    """Of one engine; ``plugin``: it has one. ``pump``: something that waits may go now.
+    ``preempted``: a tenant's request was taken off by the plug-in, and so many tokens lost."""
 
     def __init__(
-        self, clock: Callable[[], float], pump: Callable[[float], None], *, plugin: bool
+        self,
+        clock: Callable[[], float],
+        pump: Callable[[float], None],
+        preempted: Callable[[str, int], None],
+        *,
+        plugin: bool,
     ) -> None:
         self._clock = clock
         self._pump = pump
+        self._preempted = preempted
         self._scheduler: Scheduler | None = None
         self._opaque: set[Ticket] = set()
         self.gate: Gates | None = None
@@ -125,6 +132,10 @@ class InFlight:
         """What each tier holds of what it could hold, 0..1."""
         if self.gate is not None:
             self.gate.kv_held(ratios, self._clock())
+
+    def preempted(self, tenant: str, lost_tokens: int) -> None:
+        """The plug-in took one off."""
+        self._preempted(tenant, lost_tokens)
 
     def engine_figures(self, figures: EngineFigures, asked_at: float, now: float) -> None:
         """A reading of the engine's metrics that was asked for at ``asked_at``."""

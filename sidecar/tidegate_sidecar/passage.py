@@ -74,6 +74,13 @@ class Passage:
             return HTTP_ERRORS[outcome].status
         return 200  # also of a stream that broke off after its head
 
+    @property
+    def refused_by_limit(self) -> str | None:
+        """Name of the rate limit that refused it; None: none did."""
+        if self.request is None or self.tickets or self.request.refusal is None:
+            return None
+        return self.request.refusal.limit
+
     def waited_until(self, now: float) -> float:
         """Its first dispatch; ``now`` while it waits; its arrival where it never did."""
         if not self.tickets:
@@ -85,7 +92,6 @@ class Passage:
         """What it was billed and how it went, by ``now``."""
         asked, error, tickets = self.request, self.error, self.tickets
         served = _served(tickets[0]) if len(tickets) == 1 else _served_in_parts(tickets)
-        refusal = None if asked is None or tickets else asked.refusal
         forecast, skew = served.forecast, None
         est_finish = None if forecast is None else forecast.est_finish
         if forecast is not None:
@@ -113,20 +119,20 @@ class Passage:
             max_output_tokens=0 if asked is None else asked.max_output_tokens,
             queued_seconds=_since(self.arrival, served.dispatched),
             ttft_seconds=_since(self.arrival, served.first_token),
-            limit=None if refusal is None else refusal.limit,
+            limit=self.refused_by_limit,
             retry_after_seconds=None if error is None else _retry_after(error),
             est_finish_at=None
             if est_finish is None
             else self.arrived_at + est_finish - self.arrival,
             vft_skew=None if skew is None else skew.ratio,
             vft_skew_cause=None if skew is None else skew.cause,
+            engine_group=self.engine_group,
         )
 
 
 class _Served(NamedTuple):
     """What the pod stage knows of a request, or of a part of one."""
 
-            engine_group=self.engine_group,
     billed_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None

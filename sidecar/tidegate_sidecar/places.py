@@ -29,7 +29,12 @@ from tidegate.scheduling.plan_request import PlanRequest, StepPlan, StepState, V
 from tidegate.scheduling.recompute import backoff_seconds
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.step_admission import Admission
-from tidegate.scheduling.step_policy import EngineSize, StepPolicy, compile_step_policy
+from tidegate.scheduling.step_policy import (
+    EngineSize,
+    StepPolicy,
+    compile_step_policy,
+    kv_pool_names,
+)
 from tidegate_sidecar.ticket import Ticket
 
 MANY_SEATS = 1 << 20
@@ -163,8 +168,9 @@ class Places:
         """Every KV pool; empty ones until the engine has told its blocks."""
         terms = self._terms
         if terms is None:
-            named = () if self._policy is None else self._policy.kv_pools
-            return [PoolBlocks(pool.name, 0, 0, 0) for pool in named]
+            policy = self._policy
+            named = kv_pool_names(policy) if policy is not None and _counts_blocks(policy) else ()
+            return [PoolBlocks(name, 0, 0, 0) for name in named]
         running: list[list[PlanRequest]] = [[] for _ in terms.tiers]
         for _, one in self._counted(terms):
             running[one.tier].append(one)
@@ -172,6 +178,16 @@ class Places:
             PoolBlocks(pool.name, pool.nominal_blocks, held, max(held - pool.nominal_blocks, 0))
             for pool, held in zip(terms.pools, _held_by_pool(terms, running), strict=True)
         ]
+
+    def held_by_tier(self) -> dict[str, int]:
+        """KV blocks of each tier's requests; empty where none are counted."""
+        terms = self._terms
+        if terms is None:
+            return {}
+        held = dict.fromkeys((tier.name for tier in terms.tiers), 0)
+        for _, one in self._counted(terms):
+            held[terms.tiers[one.tier].name] += one.blocks - one.shared_blocks
+        return held
 
     def backoff_seconds(self, request: Request, queued_requests: int) -> float:
         """How long it waits after a preemption, so many waiting in our queues."""
@@ -221,8 +237,10 @@ class Places:
 
 
 def _asks_for_it(policy: Policy) -> bool:
-    if policy.scheduling_mode is not SchedulingMode.TIDEGATE:
-        return False
+    return policy.scheduling_mode is SchedulingMode.TIDEGATE and _counts_blocks(policy)
+
+
+def _counts_blocks(policy: Policy) -> bool:
     return bool(policy.kv_pools) or any(tier.preemption.evictable for tier in policy.tiers)
 
 

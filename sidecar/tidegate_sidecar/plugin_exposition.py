@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -11,11 +11,14 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 
-from tidegate_sidecar.plugin_steps import PREFILL_BOUNDS_TOKENS, StepFigures
+from tidegate.scheduling.contracts import Policy, StepPool
+from tidegate.scheduling.step_policy import kv_pool_names
+from tidegate_sidecar.plugin_steps import PREFILL_BOUNDS_TOKENS, PluginSteps, StepFigures
 
 
-def plugin_metrics(figures: StepFigures, tiers: list[str]) -> Iterator[Metric]:
-    """Of one engine; ``tiers``: those of the policy in force."""
+def plugin_metrics(steps: PluginSteps, policy: Policy | None) -> Iterator[Metric]:
+    """Of one engine; ``policy``: the one in force, None before there is any."""
+    figures = steps.figures
     counters = (
         ("tidegate_engine_steps", "Steps that the plug-in told of.", figures.steps),
         ("tidegate_engine_steps_lost", "Steps of which nothing came.", figures.lost),
@@ -53,15 +56,15 @@ def plugin_metrics(figures: StepFigures, tiers: list[str]) -> Iterator[Metric]:
     )
     prefilled.add_metric((), _buckets(figures), figures.prefill_tokens)
     yield prefilled
-    yield _blocks(figures)
+    yield _blocks(steps.pools(), kv_pool_names(policy) if policy else ())
     acceptance = GaugeMetricFamily(
         "tidegate_draft_acceptance_ratio",
         "Part of the recent draft tokens that were accepted; of tiers that had any.",
         labels=("tier",),
     )
-    for tier in tiers:
-        if (ratio := figures.acceptance(tier)) is not None:
-            acceptance.add_metric((tier,), ratio)
+    for tier in policy.tiers if policy else ():
+        if (ratio := figures.acceptance(tier.name)) is not None:
+            acceptance.add_metric((tier.name,), ratio)
     yield acceptance
 
 
@@ -73,14 +76,16 @@ def _buckets(figures: StepFigures) -> list[tuple[str, float]]:
     return buckets
 
 
-def _blocks(figures: StepFigures) -> Metric:
+def _blocks(told: Sequence[StepPool], names: Sequence[str]) -> Metric:
+    """Those of the policy that no step told of yet are there, at zero."""
     family = GaugeMetricFamily(
         "tidegate_kv_blocks",
         "KV blocks: a pool's own, held by running requests, of those above its own, and free with "
         "content of its tiers.",
         labels=("kv_pool", "state"),
     )
-    for pool in figures.pools:
+    known = {pool.name for pool in told}
+    for pool in (*told, *(StepPool(name, 0, 0, 0) for name in names if name not in known)):
         states = {
             "nominal": pool.nominal_blocks,
             "held": pool.held_blocks,

@@ -51,6 +51,9 @@ class StepsHost(StepReports, Protocol):
     def kv_held(self, ratios: Mapping[str, float]) -> None:
         """What each tier holds of what it could hold, 0..1."""
 
+    def preempted(self, tenant: str, lost_tokens: int) -> None:
+        """The engine took a request of the tenant off; so many tokens are computed again."""
+
 
 class StepFigures:
     """What the plug-in told so far. Totals only rise, whatever restarts."""
@@ -71,7 +74,12 @@ class StepFigures:
         self.drafted: dict[str, float] = {}
         """Recent draft tokens, by tier."""
         self.accepted: dict[str, float] = {}
+        self.drafted_total: dict[str, int] = {}
+        """All draft tokens, by tier."""
+        self.accepted_total: dict[str, int] = {}
         self.pools: tuple[StepPool, ...] = ()
+        self.held_by_tier: dict[str, int] = {}
+        """KV blocks."""
 
     def acceptance(self, tier: str) -> float | None:
         """Part of a tier's recent draft tokens that were accepted; None: it had none."""
@@ -91,6 +99,11 @@ class StepFigures:
         place = sum([prefilled > bound for bound in PREFILL_BOUNDS_TOKENS])
         self.prefill_counts[place] += 1
         for drafts in told.drafts:
+            for totals, more in (
+                (self.drafted_total, drafts.drafted_tokens),
+                (self.accepted_total, drafts.accepted_tokens),
+            ):
+                totals[drafts.tier] = totals.get(drafts.tier, 0) + more
             keep = 0.5 if self.drafted.get(drafts.tier, 0.0) >= _RECENT_DRAFTS else 1.0
             for sums, tokens in (
                 (self.drafted, drafts.drafted_tokens),
@@ -99,6 +112,7 @@ class StepFigures:
                 sums[drafts.tier] = sums.get(drafts.tier, 0.0) * keep + tokens
         if told.pools:
             self.pools = told.pools
+            self.held_by_tier = {tier.name: tier.held_blocks for tier in told.tiers}
 
 
 def _held_ratio(tier: StepTier) -> float:
@@ -129,6 +143,17 @@ class PluginSteps:
         self._runs: dict[int, _Run] = {}
         self._last_step: int | None = None
         self._last_failures = 0
+
+    def pools(self) -> tuple[StepPool, ...]:
+        """The KV pools as last told; an engine without requests tells nothing and holds nothing."""
+        if self._runs:
+            return self.figures.pools
+        return tuple(replace(pool, held_blocks=0) for pool in self.figures.pools)
+
+    def held_by_tier(self) -> dict[str, int]:
+        """KV blocks of each tier's requests, likewise; empty until they are told."""
+        held = self.figures.held_by_tier
+        return held if self._runs else dict.fromkeys(held, 0)
 
     def dispatched(self, ticket: Ticket) -> None:
         """It goes to the engine, with its sequence number."""
@@ -163,7 +188,10 @@ class PluginSteps:
             self._host.kv_held({tier.name: _held_ratio(tier) for tier in told.tiers})
         now = self._now()
         for victim in told.preemptions:
-            if (run := self._runs.get(victim.sequence)) and run.preempted_at is None:
+            if (run := self._runs.get(victim.sequence)) is None:
+                continue
+            self._host.preempted(run.ticket.request.tenant, victim.lost_tokens)
+            if run.preempted_at is None:
                 run.preempted_at = now
         rows = [*self._decodes(told, now), *map(self._prefill, told.prefills)]
         if told.untagged_tokens:

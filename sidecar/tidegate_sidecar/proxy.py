@@ -71,7 +71,8 @@ class Proxy(TenantsPort):
         stage.outcome = outcome
         if not stage.ticketed:
             duration = self._loop.time() - stage.arrival
-            self._runtime.tally.ended(stage.tenant, outcome, duration)
+            limit = stage.refused_by_limit
+            self._runtime.tally.ended(stage.tenant, outcome, duration, limit=limit)
 
     def _identify(self, request: BaseRequest, stage: Passage) -> tuple[InForce, Identity]:
         in_force = self._runtime.in_force

@@ -55,6 +55,9 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
 def _tiers(runtime: Runtime) -> tuple[TierStatus, ...]:
     scheduler = runtime.dispatcher.scheduler
     assert scheduler is not None
+    plugin = runtime.plugin
+    figures = None if plugin is None else plugin.steps.figures
+    held = (runtime.dispatcher.in_flight.places if plugin is None else plugin.steps).held_by_tier()
     rows = []
     for tier in scheduler.tier_snapshots():
         tally = runtime.tally.tiers[tier.name]
@@ -78,6 +81,9 @@ def _tiers(runtime: Runtime) -> tuple[TierStatus, ...]:
                 vft_skew_flagged_total=sum(tally.skew_flagged.values()),
                 prompts_truncated_total=tally.truncated,
                 prompts_best_effort_total=tally.best_effort,
+                drafted_tokens_total=figures.drafted_total.get(tier.name, 0) if figures else 0,
+                accepted_tokens_total=figures.accepted_total.get(tier.name, 0) if figures else 0,
+                kv_held_blocks=held.get(tier.name),
                 max_service_gap=runtime.service_gap.by_tier.get(tier.name, 0.0),
             )
         )
@@ -119,7 +125,7 @@ def _kv_pools(runtime: Runtime) -> tuple[KvPoolStatus, ...]:
                 pool.held_blocks,
                 max(pool.held_blocks - pool.nominal_blocks, 0),
             )
-            for pool in plugin.steps.figures.pools
+            for pool in plugin.steps.pools()
         )
     return tuple(KvPoolStatus(*pool) for pool in runtime.dispatcher.in_flight.places.pools())
 

@@ -195,8 +195,10 @@ class Tally:
         duration_seconds: float,
         first_token_seconds: float | None = None,
         inter_token_seconds: float | None = None,
+        limit: str | None = None,
     ) -> None:
-        """A request ended; called exactly once for each."""
+        """A request ended; called exactly once for each. ``limit``: the rate limit that refused
+        it."""
         row = self.tenants.get(tenant)
         tier = self._tier_of(tenant)
         if row is None or tier is None:
@@ -213,7 +215,7 @@ class Tally:
             if inter_token_seconds is not None:
                 tier.inter_token.observe(inter_token_seconds)
         elif outcome not in (Outcome.CLIENT_CLOSED, Outcome.HANDED_BACK):
-            row.last_refusal = Refusal(reason=outcome.value, at=time.time())
+            row.last_refusal = Refusal(outcome.value, time.time(), limit)
 
     def _tier_of(self, tenant: str) -> TierTally | None:
         row = self.tenants.get(tenant)

@@ -100,6 +100,14 @@ class StepPolicy:
         raise KeyError(name)
 
 
+def kv_pool_names(policy: Policy) -> tuple[str, ...]:
+    """Of the pools that the terms of ``policy`` have, whatever the engine: the last may be empty,
+    for tiers that are in none."""
+    owned = {tier for pool in policy.kv_pools for tier in pool.tiers}
+    rest = any(tier.name not in owned for tier in policy.tiers)
+    return tuple(pool.name for pool in policy.kv_pools) + (("",) if rest else ())
+
+
 WATERMARK_RATIO = 0.01
 """Share of the blocks that admission leaves free: what vLLM's first block manager used. Growth is
 projected besides, so it only has to cover one step of those who outgrow their projection."""

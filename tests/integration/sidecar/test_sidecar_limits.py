@@ -55,6 +55,9 @@ async def test_o7_a_refusal_says_when_it_would_pass_and_costs_nothing(
             assert answer.headers[REMAINING] == "0"
     assert sidecar.outcomes(ALICE) == {"completed": 2, "rate_limited": 3}
     assert sidecar.runtime.tally.rate_limited == {"rpm": 3}
+    last = sidecar.runtime.tally.tenants[ALICE].last_refusal
+    assert last is not None
+    assert (last.reason, last.limit) == ("rate_limited", "rpm")
 
 
 async def test_o7_every_answer_carries_the_headers(

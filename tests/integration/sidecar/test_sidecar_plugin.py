@@ -117,6 +117,8 @@ async def test_steps_become_bill_and_figures_whatever_is_lost(
     scheduler = sidecar.runtime.dispatcher.scheduler
     assert plugin is not None
     assert scheduler is not None
+    async with sidecar.client.get(sidecar.admin_url + "/metrics") as answer:
+        assert 'tidegate_kv_blocks{kv_pool="",state="held"} 0.0' in await answer.text()
     reporter = StepReporter(str(shared / "steps.sock"))
     figures = plugin.steps.figures
     victim = {"sequence": 3, "cause": "growth", "for_sequence": 3, "lost_tokens": 9}
@@ -147,7 +149,8 @@ async def test_steps_become_bill_and_figures_whatever_is_lost(
         "tidegate_engine_steps_lost_total 1.0",
         'tidegate_prefill_tokens_per_step_bucket{le="256"} 2.0',
         'tidegate_prefill_tokens_per_step_bucket{le="512"} 3.0',
-        'tidegate_kv_blocks{kv_pool="",state="borrowed"} 30.0',
+        'tidegate_kv_blocks{kv_pool="",state="nominal"} 100.0',
+        'tidegate_kv_blocks{kv_pool="",state="held"} 0.0',  # no request of ours is in the engine
         'tidegate_draft_acceptance_ratio{tier="high"} 0.7',
     ):
         assert line in lines

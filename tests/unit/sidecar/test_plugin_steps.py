@@ -27,6 +27,7 @@ class Host:
         self.told = 0
         self.started: list[str] = []
         self.held: dict[str, float] = {}
+        self.victims: list[tuple[str, int]] = []
 
     def stepped(self, seconds: float, rows: Sequence[RequestStep], *, learn: bool = True) -> None:
         self.reported.append((seconds, list(rows)))
@@ -39,6 +40,9 @@ class Host:
 
     def kv_held(self, ratios: Mapping[str, float]) -> None:
         self.held.update(ratios)
+
+    def preempted(self, tenant: str, lost_tokens: int) -> None:
+        self.victims.append((tenant, lost_tokens))
 
     def send(self, sequence: int, prompt_tokens: int = 100, sequences: int = 1) -> Ticket:
         request = Request(f"r{sequence}", "a/b", prompt_tokens, 50, sequences=sequences)
@@ -161,12 +165,38 @@ def test_tiers_are_told_what_they_hold_of_what_they_could() -> None:
     assert host.steps.figures.pools
 
 
+def test_blocks_are_held_for_as_long_as_a_request_is_in_the_engine() -> None:
+    host = Host()
+    ticket = host.send(1)
+    pool = {"name": "p", "nominal_blocks": 20, "held_blocks": 30, "cached_blocks": 4}
+    tiers = [{"name": "t0", "held_blocks": 30, "room_blocks": 90}]
+    host.tell(1, decodes=[1], pools=[pool], tiers=tiers)
+    assert [one.held_blocks for one in host.steps.pools()] == [30]
+    assert host.steps.held_by_tier() == {"t0": 30}
+    host.steps.ended(ticket)
+    (idle,) = host.steps.pools()
+    assert (idle.nominal_blocks, idle.held_blocks, idle.cached_blocks) == (20, 0, 4)
+    assert host.steps.held_by_tier() == {"t0": 0}
+
+
+def test_a_victims_tenant_is_told_unless_it_has_ended() -> None:
+    host = Host()
+    ticket = host.send(3)
+    victim = {"sequence": 3, "cause": "engine", "lost_tokens": 70}
+    host.tell(1, preemptions=[victim, {"sequence": 9, "cause": "engine", "lost_tokens": 5}])
+    host.steps.ended(ticket)
+    host.tell(2, preemptions=[victim])
+    assert host.victims == [("a/b", 70)]
+
+
 def test_recent_acceptance_forgets() -> None:
     host = Host()
     for step in range(1, 40):
         accepted = 900 if step <= 20 else 100
         drafts = [{"tier": "t0", "drafted_tokens": 1_000, "accepted_tokens": accepted}]
         host.tell(step, drafts=drafts)
+    assert host.steps.figures.drafted_total == {"t0": 39_000}
+    assert host.steps.figures.accepted_total == {"t0": 20 * 900 + 19 * 100}
     acceptance = host.steps.figures.acceptance("t0")
     assert acceptance is not None
     assert acceptance < 0.15

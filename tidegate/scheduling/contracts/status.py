@@ -44,6 +44,7 @@ class Refusal:
 
     reason: str = described("The outcome, as in the metric tidegate_requests_total.")
     at: float = described("Wall clock, seconds since the epoch.", low=0)
+    limit: str | None = described("The rate limit that refused it; null: none did.", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,9 @@ class TierStatus:
     )
     slo: tuple[SloStatus, ...] = described("Its objectives.", default=())
     preemptions_total: int = described(
-        "Its requests that were taken off the engine by the sidecar.", default=0, low=0
+        "How often one of its requests was taken off the engine, by the sidecar or its plug-in.",
+        default=0,
+        low=0,
     )
     vft_skew_flagged_total: int = described(
         "Requests that ended more than 0.30 later than estimated at their dispatch.",
@@ -111,6 +114,16 @@ class TierStatus:
     )
     prompts_best_effort_total: int = described(
         "Prompts above the limit that were served last.", default=0, low=0
+    )
+    drafted_tokens_total: int = described(
+        "Draft tokens of its requests that were verified; only a plug-in tells.", default=0, low=0
+    )
+    accepted_tokens_total: int = described("Of them, those that became output.", default=0, low=0)
+    kv_held_blocks: int | None = described(
+        "KV blocks of its requests in the engine, as the sidecar estimates them or its plug-in "
+        "tells; null: nobody counts them.",
+        default=None,
+        low=0,
     )
     max_service_gap: float = described(
         "Largest difference, by weight, of what two tenants that waited throughout the last 30 s "
