@@ -91,7 +91,7 @@ async def test_whatever_answers_there_is_a_reason_and_never_its_text(
     monkeypatch: pytest.MonkeyPatch, answer: web.Response | None, why: str
 ) -> None:
     timeout = aiohttp.ClientTimeout(total=0.2)
-    monkeypatch.setattr("tidegate_operator.autoscale.prometheus.TIMEOUT", timeout)
+    monkeypatch.setattr("tidegate_operator.prometheus_query.TIMEOUT", timeout)
 
     async def handler(request: web.Request) -> web.Response:
         if answer is None:

@@ -9,7 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from tidegate_operator.autoscale.prometheus import MAX_ANSWER_BYTES, Told, ask
+from tidegate_operator.autoscale.prometheus import Told, ask
+from tidegate_operator.prometheus_query import MAX_ANSWER_BYTES
 
 from tidegate.scheduling.contracts import SloMetric, SloObjective, TierPolicy
 
