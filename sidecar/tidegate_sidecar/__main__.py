@@ -1,5 +1,5 @@
-"""``python -m tidegate_sidecar``: run one sidecar. ``... router``: run one router. ``... copy-plugin
-FOLDER``: put the plug-in that the sidecar's engine loads into a folder, and end."""
+"""``python -m tidegate_sidecar``: run one sidecar. ``... router``: run one router.
+``... copy-plugin FOLDER``: put the plug-in that a sidecar's engine loads into a folder, and end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import uvloop
 from tidegate_sidecar.flags import SettingsError
 from tidegate_sidecar.logs import configure
 from tidegate_sidecar.plugin_files import copy_plugin
-from tidegate_sidecar.router import __main__ as router
 from tidegate_sidecar.server import serve
 from tidegate_sidecar.settings import parse_settings
 
@@ -23,7 +22,9 @@ def main() -> int:
         copy_plugin(Path(sys.argv[2]))
         return 0
     if sys.argv[1:2] == ["router"]:
-        return router.main(sys.argv[2:])
+        from tidegate_sidecar.router.__main__ import main as run_router
+
+        return run_router(sys.argv[2:])
     try:
         settings = parse_settings(sys.argv[1:], os.environ)
         configure(settings.log_format)

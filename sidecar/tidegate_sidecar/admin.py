@@ -114,8 +114,8 @@ class Admin:
         if not 1 <= requests <= MAX_HANDED_BACK:
             error = f"requests must be a number from 1 to {MAX_HANDED_BACK}"
             return web.json_response({"error": error}, status=400)
-        if self._runtime.identity_keys is None:
-            error = "no router stands before this sidecar, so nobody would take them"
+        if not self._runtime.callers.signed_only(self._runtime.dispatcher.loop.time()):
+            error = "clients come here without a router, so nobody would take them"
             return web.json_response({"error": error}, status=409)
         return web.json_response({"handed_back": self._runtime.dispatcher.hand_back(requests)})
 

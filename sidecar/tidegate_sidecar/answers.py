@@ -85,13 +85,15 @@ class StreamAnswer:
 
     __slots__ = ("_chunked", "_headers", "_request", "begun", "keep_alive")
 
-    def __init__(self, request: BaseRequest, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, request: BaseRequest, headers: Mapping[str, str], *, close: bool = False
+    ) -> None:
         self._request = request
         self._headers = headers
         self._chunked = request.version >= HttpVersion11
         self.begun = False
         """Something was written."""
-        self.keep_alive = self._chunked and request.keep_alive
+        self.keep_alive = self._chunked and request.keep_alive and not close
 
     def write(self, data: bytes) -> bool:
         """Write a piece, at least one byte; True: the client does not keep up."""

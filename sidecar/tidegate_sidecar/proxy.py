@@ -19,7 +19,7 @@ from tidegate.scheduling.contracts import TenantPolicy
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate_sidecar.answers import Answer, json_answer
-from tidegate_sidecar.auth import Identity, authenticate
+from tidegate_sidecar.auth import Identity
 from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
 from tidegate_sidecar.client_headers import own_deadline_ms, own_priority, require_json
 from tidegate_sidecar.endpoints import CHAT, Endpoint, StreamKind
@@ -27,7 +27,7 @@ from tidegate_sidecar.engine import EngineCut
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.exact_size import decided
 from tidegate_sidecar.forward import UsageNotTold, require_usage_known, send, upstream_error
-from tidegate_sidecar.identity_keys import IDENTITY_HEADER, require_body
+from tidegate_sidecar.identity_keys import require_body
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
 from tidegate_sidecar.models_route import MODELS_PATH, models_answer
@@ -78,17 +78,12 @@ class Proxy(TenantsPort):
         in_force = self._runtime.in_force
         if in_force is None:
             raise self._runtime.dispatcher.refusal(Outcome.NO_ENGINE, "")
-        keys = self._runtime.identity_keys
-        if keys is None:
-            identity = authenticate(request.headers.getall("Authorization", ()), in_force.keys)
-        else:
-            vouched = keys.verified(request.headers.getall(IDENTITY_HEADER, ()), time.time())
-            if in_force.keys.get(vouched.key_sha256) != vouched.tenant:
-                raise ApiError(Outcome.UNAUTHENTICATED)  # revoked since
-            stage.id = vouched.request_id
-            identity = Identity(vouched.tenant, vouched.key_sha256, vouched.body_sha256)
-        stage.tenant = identity.tenant
-        return in_force, identity
+        caller = self._runtime.callers.identify(request, in_force, self._loop.time(), time.time())
+        if caller.request_id is not None:
+            stage.id = caller.request_id
+        stage.goes_elsewhere = caller.goes_elsewhere
+        stage.tenant = caller.identity.tenant
+        return in_force, caller.identity
 
     async def _models(self, request: BaseRequest, path: str, stage: Passage) -> Answer:
         in_force, identity = self._identify(request, stage)
@@ -151,7 +146,7 @@ class Proxy(TenantsPort):
                 prompt_tokens=None if kept is None else max(1, kept // body.size.prompts),
                 cache_salt=runtime.cache_salts.of(tenant),
             )
-            return await self._dispatch(request, ticket, body, write, stream)
+            return await self._dispatch(request, ticket, body, write, stream, stage.goes_elsewhere)
 
     async def _submit(
         self,
@@ -216,18 +211,25 @@ class Proxy(TenantsPort):
         body: Body,
         write: Callable[..., bytes],
         stream: bool,
+        close: bool,
     ) -> Answer:
         while True:
             sent = write(ask_usage=self._runtime.engine_tells_usage)
             try:
-                return await self._relay(request, ticket, body, sent, stream)
+                return await self._relay(request, ticket, body, sent, stream, close)
             except EngineCut:
                 pass  # preempted before its client saw anything: once more, when its turn comes
             except UsageNotTold:
                 self._runtime.engine_tells_usage = False  # once more, and counted as it streams
 
     async def _relay(
-        self, request: BaseRequest, ticket: Ticket, body: Body, sent: bytes, stream: bool
+        self,
+        request: BaseRequest,
+        ticket: Ticket,
+        body: Body,
+        sent: bytes,
+        stream: bool,
+        close: bool,
     ) -> Answer:
         exchange = await send(self._runtime, ticket, body.endpoint.path, sent, opaque=not stream)
         try:
@@ -244,6 +246,7 @@ class Proxy(TenantsPort):
                     hide_usage=not body.wants_usage,
                     typed=body.endpoint.stream is StreamKind.TYPED,
                     client_stall_seconds=self._runtime.settings.client_stall_seconds,
+                    close=close,
                 )
             elif stream:
                 answer = await relay_joined(exchange, ticket, new_joiner(body))

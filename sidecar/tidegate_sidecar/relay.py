@@ -45,11 +45,14 @@ async def relay_stream(
     hide_usage: bool,
     typed: bool,
     client_stall_seconds: float,
+    close: bool,
 ) -> StreamAnswer:
-    """Pass a stream on; the ticket has its outcome when this returns."""
+    """Pass a stream on; the ticket has its outcome when this returns. ``close``: the connection is
+    not used again."""
     events = EventStream(hide_usage=hide_usage, typed=typed)
     inflater = Inflater(exchange.headers.get("content-encoding"))
-    answer = ticket.stream = StreamAnswer(request, _stream_headers(exchange, ticket, inflater))
+    headers = _stream_headers(exchange, ticket, inflater)
+    answer = ticket.stream = StreamAnswer(request, headers, close=close)
     seen = 0
 
     def pass_on(passed: bytes) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.scheduling.contracts import Bundle
 from tidegate_sidecar.cache_salts import CacheSalts
+from tidegate_sidecar.callers import Callers
 from tidegate_sidecar.dispatcher import Dispatcher
 from tidegate_sidecar.engine import EngineClient
 from tidegate_sidecar.engine_address import EngineAddress
@@ -57,9 +58,11 @@ class Runtime(Governed):
             EngineAddress.parse(settings.engine),
             silence_seconds=settings.engine_silence_seconds,
         )
-        keys = settings.identity_keys
-        self.identity_keys = None if keys is None else IdentityKeys(keys)
-        """Set: a router stands before this, and says who asks."""
+        keys = settings.identity_keys or settings.pool_identity_keys
+        self.callers = Callers(
+            None if keys is None else IdentityKeys(keys),
+            always_signed=settings.identity_keys is not None,
+        )
         self.estimator = Estimator()
         self.engine_tells_usage = True
         """In a stream, where it is asked to; False: it was asked and refused."""
@@ -101,6 +104,9 @@ class Runtime(Governed):
         """The scheduler, the reports and the plug-in go by it from here on."""
         policy = in_force.policy
         self.dispatcher.apply_policy(policy, bundle.keys.keys)
+        self.callers.apply_policy(
+            bundle.policy.routed, self.dispatcher.loop.time(), first=self.in_force is None
+        )
         self.shared_state.apply_policy(policy)
         self.count_pods(self.pods)
         self.reports.apply_policy(in_force)

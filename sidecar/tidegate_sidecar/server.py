@@ -63,6 +63,9 @@ class Sidecar:
         )
         self.admin_port = await self._listen(admin, settings.admin_address, settings.admin_port)
         self._tenants = TenantServer(Proxy(self.runtime).handle, client_connections())
+        self.runtime.callers.connections = lambda: (
+            self._tenants.connections if self._tenants else ()
+        )
         tenants = web.ServerRunner(self._tenants, shutdown_timeout=2.0)
         self.port = await self._listen(tenants, settings.host, settings.port)
         self._followers = [
@@ -73,7 +76,7 @@ class Sidecar:
         ]
         if (store := self.runtime.dispatcher.limit_store) is not None:
             self._followers.append(asyncio.create_task(store.follow(), name="limit-store"))
-        if (keys := self.runtime.identity_keys) is not None:
+        if (keys := self.runtime.callers.keys) is not None:
             following = keys.follow(settings.policy_poll_seconds)
             self._followers.append(asyncio.create_task(following, name="identity-keys"))
         log.info(

@@ -36,6 +36,12 @@ class Settings:
         "they signed is served. Unset: API keys are looked up here.",
         None,
     )
+    pool_identity_keys: Path | None = setting(
+        "The same for a pod of a pool, where the policy says whether a router stands before it: "
+        "what routers signed is served from the start, and API keys as long as the policy does not "
+        "name a router. Unset: nothing is signed, or see identity_keys.",
+        None,
+    )
     tokenizer: Path | None = setting(
         "The model's tokenizer.json: prompts that a limit decides about are counted by it. Unset: "
         "estimates decide.",
@@ -133,6 +139,8 @@ class Settings:
         ):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name}: must be above 0")
+        if self.identity_keys is not None and self.pool_identity_keys is not None:
+            raise SettingsError("identity_keys and pool_identity_keys: only one of them")
         if self.grace_in_force_seconds < self.drain_seconds:
             raise SettingsError("grace_seconds: must not be below drain_seconds")
         require_token_beyond_loopback(self.admin_address, self.admin_token_file)

@@ -75,7 +75,7 @@ class TenantsPort(ABC):
             answer = error_answer(stage.error, stage.id)
         if isinstance(answer, WholeAnswer):
             answer.stall_seconds = self._client_stall_seconds
-            if self._drains():
+            if self._drains() or stage.goes_elsewhere:
                 # Said in its head, so that the client's next request goes to another pod. The head
                 # of a stream is long gone: who goes on using it is told by the next answer.
                 answer.keep_alive = False

@@ -211,14 +211,14 @@ async def test_a_pod_behind_a_router_serves_nobody_else(fleet: Fleet) -> None:
     old, new = fleet.secrets.read_text(), secrets.token_hex(32)
     write_secrets(fleet.secrets, old, new)
     signed_by_new = IdentityKeys(write_secrets(fleet.folder / "new", new))
-    await until(lambda: pod.runtime.identity_keys is not None and _knows(pod, signed_by_new))
+    await until(lambda: _knows(pod, signed_by_new))
     by_new = signed_by_new.sign(Identity(ALICE, digest), "id-5", body, time.time())
     assert await asked(by_new) == 200
     assert await asked(keys.sign(Identity(ALICE, digest), "id-6", body, time.time())) == 200
 
 
 def _knows(pod: SidecarUnderTest, signer: IdentityKeys) -> bool:
-    keys = pod.runtime.identity_keys
+    keys = pod.runtime.callers.keys
     assert keys is not None
     signed = signer.sign(Identity(ALICE, "0" * 64), "probe", b"", time.time())
     with contextlib.suppress(Exception):

@@ -243,6 +243,12 @@ class Policy:
     fallback: EngineGroupPolicy | None = described(
         "The group that serves when no other can; null: none does.", default=None, since=2
     )
+    routed: bool = described(
+        "All that clients send comes by a router: sidecars with the routers' keys serve what those "
+        "signed and, a moment after the change, nothing else.",
+        default=False,
+        since=2,
+    )
     shard: Shard | None = described("Unset: the document is whole.", default=None)
 
     def __post_init__(self) -> None:
