@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -13,6 +12,8 @@ from typing import Any
 
 import aiohttp
 import yaml
+
+from tidegate.local_cluster.ports import free_ports
 
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ def backfill(
     names: dict[str, list[str]] = {}
     for full, samples in series.items():
         name = full.partition("{")[0]
-        names.setdefault(name, []).extend(f"{full} {value:g} {at:.3f}" for at, value in samples)
+        names.setdefault(name, []).extend(f"{full} {value:.12g} {at:.3f}" for at, value in samples)
     text = data.with_suffix(".openmetrics")
     with text.open("w") as file:
         for name, lines in names.items():
@@ -92,36 +93,71 @@ class Prometheus:
 
 @contextlib.asynccontextmanager
 async def running_prometheus(
-    programs: Path, folder: Path, groups: Sequence[Json], scrapes: Sequence[Json] = ()
+    programs: Path,
+    folder: Path,
+    groups: Sequence[Json],
+    scrapes: Sequence[Json] = (),
+    *,
+    interval: str = "1s",
+    alertmanager: str | None = None,
 ) -> AsyncIterator[Prometheus]:
     """A Prometheus on the history in ``folder``/data that evaluates these rule groups, and scrapes,
-    every second."""
-    every = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config = {"global": every, "rule_files": ["rules.yaml"], "scrape_configs": list(scrapes)}
+    every ``interval``. ``alertmanager``: host:port of one that it tells."""
+    every = {"scrape_interval": interval, "evaluation_interval": interval}
+    config: Json = {"global": every, "rule_files": ["rules.yaml"], "scrape_configs": list(scrapes)}
+    if alertmanager is not None:
+        told = {"static_configs": [{"targets": [alertmanager]}]}
+        config["alerting"] = {"alertmanagers": [told]}
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": list(groups)}))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = await asyncio.create_subprocess_exec(
-        programs / "prometheus",
+    port = free_ports(1)[0]
+    arguments = [
         f"--config.file={folder / 'prometheus.yaml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         "--log.level=warn",
-    )
+    ]
+    async with _running(programs / "prometheus", arguments, port) as client:
+        yield Prometheus(f"http://127.0.0.1:{port}", client)
+
+
+@contextlib.asynccontextmanager
+async def running_alertmanager(programs: Path, folder: Path, webhook: str) -> AsyncIterator[str]:
+    """An Alertmanager that posts to this URL as soon as an alert fires, and again once it is
+    resolved; its host:port."""
+    receiver = {"name": "webhook", "webhook_configs": [{"url": webhook}]}
+    soon = {"group_wait": "1s", "group_interval": "5s", "repeat_interval": "24h"}
+    config = {"route": {"receiver": "webhook", "group_by": ["..."], **soon}}
+    (folder / "alertmanager.yaml").write_text(yaml.safe_dump({**config, "receivers": [receiver]}))
+    port = free_ports(1)[0]
+    arguments = [
+        f"--config.file={folder / 'alertmanager.yaml'}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+        "--log.level=warn",
+    ]
+    async with _running(programs / "alertmanager", arguments, port):
+        yield f"127.0.0.1:{port}"
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    program: Path, arguments: Sequence[str], port: int
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """The program until the end, once it says that it is ready."""
+    process = await asyncio.create_subprocess_exec(program, *arguments)
     try:
         async with aiohttp.ClientSession() as client:
-            server = Prometheus(f"http://127.0.0.1:{port}", client)
 
             async def ready() -> bool:
                 with contextlib.suppress(aiohttp.ClientError):
-                    async with client.get(f"{server.address}/-/ready") as response:
+                    async with client.get(f"http://127.0.0.1:{port}/-/ready") as response:
                         return response.status == 200
                 return False
 
-            await until_true(ready, "Prometheus to be ready", 60.0)
-            yield server
+            await until_true(ready, f"{program.name} to be ready", 60.0)
+            yield client
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
