@@ -101,10 +101,17 @@ class Admin:
         return web.json_response({"ready": ready})
 
     async def _load(self, request: web.Request) -> web.Response:
+        """For routers: requests that wait, sequences that run, and how many run at once."""
         runtime = self._runtime
-        scheduler = runtime.dispatcher.scheduler
-        queued = scheduler.queued() if scheduler is not None else 0
-        return web.json_response({"ready": runtime.ready, "queued": queued})
+        scheduler, gate = runtime.dispatcher.scheduler, runtime.dispatcher.in_flight.gate
+        in_force = runtime.in_force
+        load = {
+            "ready": runtime.ready,
+            "queued": 0 if scheduler is None else scheduler.queued(),
+            "running": 0 if gate is None else gate.in_flight,
+            "seats": None if in_force is None else in_force.policy.engine.max_num_seqs,
+        }
+        return web.json_response(load)
 
     async def _hand_back(self, request: web.Request) -> web.Response:
         try:

@@ -8,8 +8,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from tidegate.scheduling.contracts import FALLBACK_GROUP
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, token_guard
+from tidegate_sidecar.router.groups import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,8 +71,11 @@ class RouterAdmin:
                 "pods": [
                     {
                         "name": pod.name,
+                        "group": pod.group,
                         "serving": pod.name in serving,
                         "queued": pod.queued,
+                        "in_hand": pod.in_hand,
+                        "seats": pod.seats,
                         "requests": pod.requests,
                         "outstanding_tokens": pod.outstanding_tokens,
                     }
@@ -100,6 +105,7 @@ class _Figures:
         for outcome in ("forwarded", *(o.value for o in Outcome if o is not Outcome.COMPLETED)):
             ended.add_metric([outcome], edge.ended[outcome])
         yield ended
+        yield self._placed()
         yield CounterMetricFamily(
             "tidegate_router_retries",
             "Requests sent to a second pod because the first had no part in them.",
@@ -129,3 +135,21 @@ class _Figures:
         yield GaugeMetricFamily(
             "tidegate_policy_generation", "Of the policy in force.", value=generation
         )
+
+    def _placed(self) -> Metric:
+        """A series for each placement in each group of the policy and of the pods."""
+        router = self._router
+        placed = CounterMetricFamily(
+            "tidegate_router_placed_requests",
+            "Requests by the engine group that took them and what it is to them: home, spilled "
+            "(home was busy), away (no pod of home served) or fallback (no other group served).",
+            labels=["engine_group", "placement"],
+        )
+        policy = router.in_force.policy if router.in_force else None
+        names = {pod.group for pod in router.pods.pods}
+        names |= {group.name for group in policy.groups} if policy else set()
+        for name in sorted(names | {group for group, _ in router.edge.placed}):
+            for placement in Placement:
+                if (placement is Placement.FALLBACK) is (name == FALLBACK_GROUP):
+                    placed.add_metric([name, placement], router.edge.placed[name, placement])
+        return placed

@@ -1,7 +1,8 @@
 """The edge stage: who asks, for what, and which pod serves it.
 
-The way of a request: key -> content type -> body within its bound -> check and measure -> pod ->
-forward with signed identity -> relay, byte for byte. Limits of rate and prompt are judged by the
+The way of a request: key -> content type -> body within its bound -> check and measure -> engine
+group (:mod:`.groups`) -> pod (:mod:`.balancer`) -> forward with signed identity -> relay, byte for
+byte. Limits of rate and prompt are judged by the
 pod, where what a request used is known and billed: they are the same for every pod (shared state).
 
 A request goes to a second pod only where nothing of it is lost or done twice: the pod could not be
@@ -18,7 +19,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp.web_request import BaseRequest
@@ -44,6 +45,7 @@ from tidegate_sidecar.parts import MAX_ANSWER_BYTES
 from tidegate_sidecar.passage import Passage
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.router.balancer import choose
+from tidegate_sidecar.router.groups import Placement
 from tidegate_sidecar.router.pods import PodSet, RoutedPod
 from tidegate_sidecar.router.settings import RouterSettings
 from tidegate_sidecar.tenants_port import TenantsPort
@@ -51,6 +53,8 @@ from tidegate_sidecar.trace_context import trace_headers
 from tidegate_sidecar.usage_records import UsageRecords
 
 SESSION_HEADER = "x-tidegate-session"
+GROUP_HEADER = "x-tidegate-engine-group"
+"""Of an answer: the engine group that served it, where that is not its tier's home."""
 AFFINITY_PREFIX_CHARACTERS = 512
 MAX_HAND_BACKS = 8
 _REFUSED_BY_POD = frozenset(
@@ -84,6 +88,8 @@ class Edge(TenantsPort):
         self.in_force: InForce | None = None
         self.ended: Counter[str] = Counter()
         """Requests by outcome, as far as the router judged it; the rest is ``forwarded``."""
+        self.placed: Counter[tuple[str, Placement]] = Counter()
+        """Requests that a pod took a part in, by its engine group."""
         self.retries = 0
         self.in_hand = 0
         self._idle = asyncio.Event()
@@ -143,8 +149,10 @@ class Edge(TenantsPort):
         return in_force, identity
 
     async def _models(self, request: BaseRequest, path: str, stage: Passage) -> Answer:
-        _, identity = self._identify(request, stage)
-        asked = _Forwarded(id=stage.id, identity=identity, path=path, headers={}, raw=None)
+        in_force, identity = self._identify(request, stage)
+        tenant = in_force.tenant(identity.tenant)
+        tier = "" if tenant is None else tenant.tier
+        asked = _Forwarded(stage.id, identity, tier, path, headers={}, raw=None)
         return await self._forward(request, asked, stage)
 
     async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: Passage) -> Answer:
@@ -165,6 +173,7 @@ class Edge(TenantsPort):
         forwarded = _Forwarded(
             id=stage.id,
             identity=identity,
+            tier=tenant.tier,
             path=endpoint.path,
             headers=_own_headers(request),
             raw=raw,
@@ -178,7 +187,7 @@ class Edge(TenantsPort):
     async def _forward(self, request: BaseRequest, forwarded: _Forwarded, stage: Passage) -> Answer:
         """Send it to one pod after another until one keeps it."""
         while True:
-            pod = self._choose(forwarded.left_out, forwarded.affinity, forwarded.tokens)
+            pod, placement = self._choose(forwarded)
             with pod.carrying(forwarded.tokens):
                 try:
                     exchange = await self._sent(pod, forwarded, stage)
@@ -193,9 +202,13 @@ class Edge(TenantsPort):
                     refused = reason in _REFUSED_BY_POD or reason == _HANDED_BACK
                     if refused and self._goes_on(forwarded, pod, reason == _HANDED_BACK):
                         continue
+                    self.placed[pod.group, placement] += 1
+                    head = _passed_on(exchange, forwarded.id)
+                    if placement is not Placement.HOME:
+                        head[GROUP_HEADER] = pod.group
                     if forwarded.stream is not None and exchange.status == 200:
-                        return await self._relay_stream(request, exchange, forwarded, stage)
-                    return await _relay_whole(exchange, forwarded.id)
+                        return await self._relay_stream(request, exchange, head, forwarded, stage)
+                    return await _relay_whole(exchange, head)
                 finally:
                     exchange.close()
 
@@ -203,22 +216,24 @@ class Edge(TenantsPort):
         """Whether it may be sent to another pod, which is then the next to be chosen."""
         if handed_back:
             forwarded.hand_backs += 1
-            forwarded.left_out = {pod.name}
+            forwarded.left_out = pod.name
             return forwarded.hand_backs <= MAX_HAND_BACKS
-        if forwarded.retried or not self._pods.serving({pod.name}):
+        if forwarded.retried or self._pods.route(forwarded.tier, {pod.name}) is None:
             return False
         forwarded.retried = True
-        forwarded.left_out = {pod.name}
+        forwarded.gone = pod.name
         self.retries += 1
         return True
 
-    def _choose(self, left_out: Collection[str], affinity: bytes | None, tokens: int) -> RoutedPod:
+    def _choose(self, forwarded: _Forwarded) -> tuple[RoutedPod, Placement]:
         self._turn += 1
-        serving = self._pods.serving(left_out) or self._pods.serving()
-        pod = choose(serving, affinity, tokens, self._turn)
-        if pod is None:
+        route = self._pods.route(forwarded.tier, {forwarded.gone})
+        if route is None:
             raise ApiError(Outcome.NO_ENGINE)
-        return pod
+        among = [pod for pod in route.pods if pod.name != forwarded.left_out] or route.pods
+        pod = choose(among, forwarded.affinity, forwarded.tokens, self._turn)
+        assert pod is not None  # a route is never empty
+        return pod, route.placement
 
     async def _sent(self, pod: RoutedPod, forwarded: _Forwarded, stage: Passage) -> Exchange:
         """The head of a pod's answer; its breaker learns of it."""
@@ -244,10 +259,15 @@ class Edge(TenantsPort):
         return head
 
     async def _relay_stream(
-        self, request: BaseRequest, exchange: Exchange, forwarded: _Forwarded, stage: Passage
+        self,
+        request: BaseRequest,
+        exchange: Exchange,
+        head: Mapping[str, str],
+        forwarded: _Forwarded,
+        stage: Passage,
     ) -> Answer:
         stall_seconds = self._settings.client_stall_seconds
-        answer = StreamAnswer(request, _passed_on(exchange, forwarded.id))
+        answer = StreamAnswer(request, head)
         try:
             await exchange.pump(answer.write, lambda: answer.drained(stall_seconds))
         except EngineBroken:
@@ -268,6 +288,7 @@ class _Forwarded:
 
     id: str
     identity: Identity
+    tier: str
     path: str
     headers: dict[str, str]
     """The client's own that its pod reads, but the deadline."""
@@ -279,8 +300,10 @@ class _Forwarded:
     tokens: int = 0
     """Its work: prompt and expected output."""
     deadline: float | None = None
-    left_out: Collection[str] = ()
-    """Pods that shall not be the next."""
+    left_out: str = ""
+    """Name of the pod that shall not be the next."""
+    gone: str = ""
+    """Name of the pod that had no part in it and would have none."""
     retried: bool = False
     hand_backs: int = 0
 
@@ -321,10 +344,10 @@ def _passed_on(exchange: Exchange, request_id: str) -> dict[str, str]:
     return headers | {"x-request-id": request_id}
 
 
-async def _relay_whole(exchange: Exchange, request_id: str) -> WholeAnswer:
+async def _relay_whole(exchange: Exchange, head: Mapping[str, str]) -> WholeAnswer:
     try:
         body = await exchange.read_all(MAX_ANSWER_BYTES)
     except EngineBroken:
         raise ApiError(Outcome.ENGINE_FAILED) from None
     close = exchange.status in (408, 413)
-    return WholeAnswer(body, _passed_on(exchange, request_id), exchange.status, close=close)
+    return WholeAnswer(body, head, exchange.status, close=close)

@@ -4,8 +4,8 @@ Two facts of a pod come from elsewhere: that it exists (:mod:`.pod_sources`, who
 stays) and its own word, read from its admin port every ``poll_seconds``: ready or not, how much
 waits. What was sent to it and has not ended is counted here at once.
 
-After each round of readings queues are evened out (:mod:`.spread`): a pod that became free or new
-gets what others hand back.
+After each round of readings queues are evened out (:mod:`.spread`, :mod:`.groups`): a pod that
+became free or new gets what others hand back.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -23,8 +24,8 @@ from tidegate.scheduling.contracts import ServingPod
 from tidegate_sidecar.engine import EngineBroken, EngineClient, EngineUnreachable
 from tidegate_sidecar.engine_address import EngineAddress
 from tidegate_sidecar.router.breaker import Breaker
+from tidegate_sidecar.router.groups import Groups, Route
 from tidegate_sidecar.router.pod_sources import PodSource
-from tidegate_sidecar.router.spread import to_hand_back
 
 log = logging.getLogger("tidegate.router")
 
@@ -46,13 +47,36 @@ class RoutedPod:
         self.admin = EngineClient(EngineAddress.parse(told.admin_address))
         self.breaker = Breaker()
         self.ready = False
+        self.group = told.group
         self.queued = 0
         """As it said last."""
+        self.congested = False
+        """Some waited there at its last two words."""
+        self.seats: int | None = None
+        """Sequences that its engine runs at once; None: not known."""
+        self._told_in_hand = 0
+        self._requests_then = 0
         self.requests = 0
         """Sent and not ended."""
         self.outstanding_tokens = 0
         self.misses = 0
         self._disowned = False
+
+    @property
+    def in_hand(self) -> int:
+        """Sequences that wait or run there, of whatever router: as it said last, and what was sent
+        and ended since."""
+        return max(self.requests, self._told_in_hand + self.requests - self._requests_then)
+
+    def says(self, load: Mapping[str, Any]) -> None:
+        """Take what it said of itself; KeyError, TypeError or ValueError: it cannot be read."""
+        queued = int(load["queued"])
+        running, seats = load.get("running"), load.get("seats")
+        self.congested = queued > 0 and self.queued > 0
+        self.queued = queued
+        self._told_in_hand = queued + int(running or 0)
+        self._requests_then = self.requests
+        self.seats = None if seats is None else max(1, int(seats))
 
     def disowns(self, status: int) -> bool:
         """Whether it knows nothing of what was signed here, by the status of its answer: the key
@@ -100,6 +124,7 @@ class PodSet:
         self._loop = asyncio.get_running_loop()
         self._pods: dict[str, RoutedPod] = {}
         self._leaving: list[RoutedPod] = []
+        self.groups = Groups()
         self.handed_back = 0
         """Requests that pods were asked to hand back and did."""
 
@@ -117,6 +142,12 @@ class PodSet:
             if pod.ready and name not in but and pod.breaker.closed(now)
         ]
 
+    def route(self, tier: str, but: Collection[str] = ()) -> Route[RoutedPod] | None:
+        """Those that may serve a request of a tier now, ``but`` these; None: there are none."""
+        serving = self.serving()
+        self.groups.look(serving, self._loop.time())
+        return self.groups.route(tier, [pod for pod in serving if pod.name not in but])
+
     async def follow(self) -> None:
         """Look again and again."""
         while True:
@@ -132,8 +163,9 @@ class PodSet:
         pods = list(self._pods.values())
         token = self._token()
         await asyncio.gather(*(self._ask(pod, token) for pod in pods))
-        queued = {pod.name: pod.queued for pod in self.serving()}
-        moves = to_hand_back(queued)
+        serving = self.serving()
+        self.groups.look(serving, self._loop.time())
+        moves = self.groups.to_hand_back(serving)
         await asyncio.gather(
             *(self._take_back(self._pods[name], count, token) for name, count in moves.items())
         )
@@ -185,7 +217,7 @@ class PodSet:
                     exchange.close()
             load = orjson.loads(body)
             ready = exchange.status == 200 and bool(load["ready"])
-            pod.queued = int(load["queued"])
+            pod.says(load)
             if ready and not pod.ready:
                 pod.breaker = Breaker()  # it was away: what failed then says nothing of it now
             pod.ready = ready

@@ -69,6 +69,7 @@ class Router(Governed):
     def put_in_force(self, bundle: Bundle, in_force: InForce) -> None:
         """The edge judges by it from here on."""
         self.edge.in_force = in_force
+        self.pods.groups.apply(in_force.policy)
 
     async def start(self) -> None:
         """Listen; OSError where a port is taken. Returns before a policy or a pod need be there."""
