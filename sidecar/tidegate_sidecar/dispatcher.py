@@ -62,6 +62,8 @@ class Dispatcher:
         """Keeps the counters of rate limits over a restart."""
         self.changes = 0
         """Rises with every request that begins or ends."""
+        self._pump_later: bool | None = None
+        """Unset: what waits may go at once; else whether it is to be looked at afterwards."""
         self._expiry: asyncio.TimerHandle | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
 
@@ -112,6 +114,9 @@ class Dispatcher:
         return limit_headers(*self.scheduler.limits.room(tenant, endpoint, model, clocks))
 
     def _pump(self, now: float) -> None:
+        if self._pump_later is not None:
+            self._pump_later = True
+            return
         scheduler, gate = self.scheduler, self.in_flight.gate
         if scheduler is None or gate is None or not self._engine_ready:
             return
@@ -175,6 +180,16 @@ class Dispatcher:
         self._queue_again(ticket, self.loop.time())
 
     def progressed(self, ticket: Ticket, tokens: int) -> None:
+        # What it lets in may take its very place: not before all of it is counted.
+        self._pump_later = False
+        try:
+            self._count_progress(ticket, tokens)
+        finally:
+            pump, self._pump_later = self._pump_later, None
+        if pump:
+            self._pump(self.loop.time())
+
+    def _count_progress(self, ticket: Ticket, tokens: int) -> None:
         now = self.loop.time()
         if ticket.first_token_at is None:
             ticket.first_token_at = now

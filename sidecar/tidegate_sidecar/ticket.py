@@ -54,6 +54,7 @@ class Ticket:
 
     __slots__ = (
         "_host",
+        "_telling",
         "_turn",
         "back_off",
         "caused_by",
@@ -85,6 +86,8 @@ class Ticket:
         self._host = host
         self.state = TicketState.QUEUED
         self._turn: asyncio.Future[None] | None = None
+        self._telling = False
+        """Its progress is being told, before its client is sent what brought it."""
         self.refusal: ApiError | None = None
         self.request = request
         self.key_sha256 = key_sha256
@@ -141,7 +144,9 @@ class Ticket:
         the role and no token.
         """
         tokens = events - before - (self.role_event and before == 0)
+        self._telling = True
         self._host.progressed(self, tokens)
+        self._telling = False
         return events
 
     def limit_headers(self) -> dict[str, str]:
@@ -151,8 +156,13 @@ class Ticket:
 
     @property
     def evictable(self) -> bool:
-        """Whether it can be taken off the engine without its client's noticing."""
-        return self.cut is not None and (self.stream is None or not self.stream.begun)
+        """Whether it can be taken off the engine without its client's noticing.
+
+        While its own progress is told, which may be what lets another in, its client is about to.
+        """
+        if self.cut is None:
+            return False
+        return self.stream is None or not (self.stream.begun or self._telling)
 
     def may_be_cut(self, cut: Cut) -> None:
         """Its exchange with the engine has begun."""

@@ -122,6 +122,40 @@ async def test_who_is_being_streamed_is_left_alone(tmp_path: Path) -> None:
         assert sidecar.runtime.tally.tiers["low"].preemptions == 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_whose_first_token_opens_the_gate_is_not_cut_off_by_it(
+    tmp_path: Path, stream: bool
+) -> None:
+    """Bob's request waits for the end of Alice's prefill, and then for her seat. Cut off while that
+    token was on its way to her client, her request was begun anew in the middle of her stream."""
+    flags = ("--max-num-seqs", "1", "--max-num-batched-tokens", "512", "--fake-time-scale", "40")
+    async with pair(tmp_path, policy(seats=1), *flags) as (_, sidecar):
+        low = send(sidecar, ALICE, 1_100, 8, stream=stream)
+        await until(lambda: running(sidecar)["low"] == 1)
+        high = send(sidecar, BOB, 20, 4)
+        answer = await asyncio.wait_for(low, 30)
+        if stream:
+            assert answer["text"].count("[DONE]") == 1
+            assert "HTTP/1.1" not in answer["text"]
+        else:
+            assert answer["usage"]["completion_tokens"] == 8
+        await high
+        await sidecar.settled()
+        assert sidecar.outcomes(ALICE) == {"completed": 1}
+
+
+async def test_a_lone_request_that_shows_nothing_makes_room_as_it_goes_on(tmp_path: Path) -> None:
+    flags = ("--max-num-seqs", "1", "--max-num-batched-tokens", "512", "--fake-time-scale", "8")
+    async with pair(tmp_path, policy(seats=1), *flags) as (_, sidecar):
+        low = send(sidecar, ALICE, 1_100, 100)
+        await until(lambda: running(sidecar)["low"] == 1)
+        await asyncio.wait_for(send(sidecar, BOB, 20, 4), 30)
+        assert not low.done()
+        assert sidecar.runtime.tally.tiers["low"].preemptions == 1
+        assert (await low)["usage"]["completion_tokens"] == 100
+        await sidecar.settled()
+
+
 async def test_a_client_that_leaves_while_its_request_backs_off(tmp_path: Path) -> None:
     document = policy(seats=1)
     document["tiers"][1]["preemption"] = {
