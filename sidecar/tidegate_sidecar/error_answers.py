@@ -6,6 +6,17 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.answers import WholeAnswer, json_answer
 from tidegate_sidecar.errors import ApiError
 
+_ANOTHER_POD_MAY = frozenset(
+    {
+        Outcome.THROTTLED,
+        Outcome.QUEUE_FULL,
+        Outcome.QUEUE_WAIT_EXCEEDED,
+        Outcome.ENGINE_REFUSED,
+    }
+)
+"""Too much waits here. A Service chooses a pod for each connection and not for each request: a
+client that kept this one would come back here, and never to the pods that were added for it."""
+
 
 def error_answer(error: ApiError, request_id: str, *, close: bool = False) -> WholeAnswer:
     """The HTTP answer of an error; ``close`` the connection after it."""
@@ -15,7 +26,7 @@ def error_answer(error: ApiError, request_id: str, *, close: bool = False) -> Wh
         error.status,
         error.response_headers(),
         # what is left of a body that was refused is not read to its end
-        close=close or error.status in (408, 413),
+        close=close or error.status in (408, 413) or error.outcome in _ANOTHER_POD_MAY,
     )
 
 

@@ -60,6 +60,9 @@ async def test_a_flood_is_throttled_and_a_neighbour_is_not(tmp_path: Path) -> No
         assert refused
         assert served >= 4
         assert all(int(headers["Retry-After"]) >= 1 for headers in refused)
+        # So that whoever asks again may come to another pod of the Service.
+        assert {headers.get("Connection") for headers in refused} == {"close"}
+        assert {headers.get("Connection") for _, headers in quiet} == {None}
         reasons = {headers["x-tidegate-dropped-reason"] for headers in refused}
         assert reasons == {"rejected-throttled"}
         await sidecar.settled()
