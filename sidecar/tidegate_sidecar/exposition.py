@@ -8,6 +8,7 @@ series along.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -160,6 +161,11 @@ def _state(runtime: Runtime) -> Iterator[Metric]:
             "tidegate_policy_generation",
             "Generation of the policy in force; 0: none.",
             policy.policy.generation if policy else 0,
+        ),
+        (
+            "tidegate_event_loop_tasks",
+            "Tasks of the sidecar's event loop; what grows while no more is in hand is a leak.",
+            len(asyncio.all_tasks()),
         ),
     )
     for name, text, value in gauges:

@@ -18,6 +18,7 @@ NAMES = [
     "response",
     "salt",
     "scheduler",
+    "soak",
 ]
 
 
