@@ -13,129 +13,28 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import aiohttp
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from support.fake_engine import until
-from support.faulty_engine import DONE, FaultyEngine, chat_chunk
+from support.faulty_engine import DONE, chat_chunk
 from support.faulty_upstream import event_stream, reset, stall
+from support.router_fleet import Fleet, write_secrets
 from support.sidecar import (
     ALICE,
     BOB,
-    KEYS,
     SidecarUnderTest,
     chat_body,
     keys_document,
-    policy_document,
-    sidecar_under_test,
-    write,
 )
 from tidegate_sidecar.auth import Identity
 from tidegate_sidecar.identity_keys import IDENTITY_HEADER, LIFETIME_SECONDS, IdentityKeys
-from tidegate_sidecar.router.server import Router
-from tidegate_sidecar.router.settings import RouterSettings
 
 from tidegate.scheduling.contracts import UsageRecord, loads
 
 pytestmark = pytest.mark.integration
-
-Pod = tuple[FaultyEngine, SidecarUnderTest]
-SEATS = 4
-"""Of each engine: the rest waits in its sidecar."""
-
-
-class Fleet:
-    """Pods behind one router, which knows those that :meth:`tell` told it of."""
-
-    def __init__(self, folder: Path, pods: AsyncExitStack, edge: AsyncExitStack) -> None:
-        self.folder = folder
-        self.secrets = write_secrets(folder / "identity-keys", secrets.token_hex(32))
-        self.pods: list[Pod] = []
-        self.router: Router
-        self.client: aiohttp.ClientSession
-        self._pods = pods
-        self._edge = edge
-
-    async def add_pod(self, **settings: Any) -> Pod:
-        """One more pod; the router is not told yet."""
-        engine = await self._pods.enter_async_context(FaultyEngine())
-        folder = self.folder / f"pod-{len(self.pods)}"
-        folder.mkdir()
-        under_test = await self._pods.enter_async_context(
-            sidecar_under_test(
-                folder,
-                engine.url,
-                policy=policy_document(engine={"max_num_seqs": SEATS}),
-                identity_keys=self.secrets,
-                **settings,
-            )
-        )
-        self.pods.append((engine, under_test))
-        return self.pods[-1]
-
-    async def tell(self, *numbers: int) -> None:
-        """The router's list names these pods, and it has seen them."""
-        pods = [
-            {
-                "name": f"pod-{number}",
-                "address": self.pods[number][1].url,
-                "admin_address": self.pods[number][1].admin_url,
-            }
-            for number in numbers
-        ]
-        write(self.folder / "pods.json", {"version": 1, "pods": pods})
-        names = {f"pod-{number}" for number in numbers}
-        router = self.router
-        await until(lambda: {pod.name for pod in router.pods.pods if pod.ready} == names)
-
-    async def start(self, **more: Any) -> None:
-        settings = RouterSettings(
-            policy=write(self.folder / "policy.json", policy_document()),
-            keys=write(self.folder / "keys.json", keys_document()),
-            pods=write(self.folder / "pods.json", {"version": 1, "pods": []}),
-            identity_keys=self.secrets,
-            port=0,
-            admin_port=0,
-            poll_seconds=0.05,
-            **more,
-        )
-        self.router = Router(settings)
-        await self.router.start()
-        self._edge.push_async_callback(self.router.stop)
-        self.client = await self._edge.enter_async_context(
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        )
-
-    @property
-    def url(self) -> str:
-        """Of the router's chats."""
-        return f"http://127.0.0.1:{self.router.port}/v1/chat/completions"
-
-    def headers(self, tenant: str = ALICE) -> dict[str, str]:
-        return {"Authorization": f"Bearer {KEYS[tenant]}"}
-
-    def chat(self, tenant: str = ALICE, **extra: Any) -> Any:
-        return self.client.post(self.url, json=chat_body(**extra), headers=self.headers(tenant))
-
-    async def models(self, tenant: str = ALICE) -> list[str]:
-        url = f"http://127.0.0.1:{self.router.port}/v1/models"
-        async with self.client.get(url, headers=self.headers(tenant)) as answer:
-            assert answer.status == 200
-            return [model["id"] for model in (await answer.json())["data"]]
-
-    async def answered(self, **extra: Any) -> int:
-        async with self.chat(**extra) as answer:
-            await answer.read()
-            return int(answer.status)
-
-
-def write_secrets(path: Path, *lines: str) -> Path:
-    path.write_text("\n".join(lines))
-    return path
 
 
 @pytest.fixture
@@ -340,7 +239,7 @@ async def test_a_renewed_certificate_serves_the_next_handshake(tmp_path: Path) -
         await fleet.add_pod()
         await fleet.tell(0)
         url = f"https://127.0.0.1:{fleet.router.port}/v1/chat/completions"
-        headers = {"Authorization": f"Bearer {KEYS[ALICE]}"}
+        headers = fleet.headers()
         async with fleet.client.post(url, json=chat_body(), headers=headers, ssl=False) as answer:
             assert answer.status == 200
         assert await shown_name(fleet.router.port) == "first"
