@@ -93,7 +93,9 @@ def _standing(standing: Standing) -> Iterator[str]:
     if standing.starts_in_seconds is None:
         yield "  when it starts cannot be told: nothing was measured yet"
     else:
-        yield f"  predicted start: in {_seconds(standing.starts_in_seconds)}"
+        finish = standing.finishes_in_seconds
+        end = "" if finish is None else f", end: in {_seconds(finish)}"
+        yield f"  predicted start: in {_seconds(standing.starts_in_seconds)}{end}"
 
 
 def _served_instead(explanation: RequestExplanation) -> Iterator[str]:

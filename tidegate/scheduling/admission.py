@@ -51,7 +51,7 @@ class Admission:
         """Why it may not enter; None: it may, and has taken what it is likely to use."""
         before = self._above_prompt_limit(request, tenant) or self._throttled(request, tenant, now)
         if before is None:
-            return self._limited(request, tenant, Clocks(now, utc))
+            return self._limited(request, tenant, Clocks(now, utc)) if tenant.rate_limits else None
         if isinstance(request.limits_verdict, Reservation):
             request.limits_verdict.release()
         return before

@@ -1,13 +1,14 @@
-"""When a request will be finished (``est_finish``), at its arrival and its dispatch, and the skew.
+"""When a request will be finished (``est_finish``), while it waits and at its dispatch; the skew.
 
 Use: ``FinishEstimate`` is built with the forecasts of ``waiting_time`` and ``engine_time`` (see
-``estimate``), once at the arrival and once at the dispatch (``wait_seconds`` 0); at the end
-``skew(...)`` says how far the second was off, whether that is flagged, and why. O(1).
+``estimate``), for each request at its dispatch (``wait_seconds`` 0), and for one that waits, from
+its arrival on, when somebody asks; at the end ``skew(...)`` says how far that of the dispatch was
+off, whether that is flagged, and why. O(1).
 
 Theory
 ------
 The two-phase estimate of source 000: prefill, then the remaining output at the tokens that a step
-accepts, both at the pace of the present mix; before them, at the arrival, the wait under the policy
+accepts, both at the pace of the present mix; before them, while it waits, the wait under the policy
 in force (its own tenant's queue at its share, and what its tier yields).
 
 The output length is the one unknown that belongs to the request. A finish time is a promise of
@@ -32,8 +33,8 @@ VirtualClock (Zhang 1990), which punishes a tenant later for idle capacity that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from tidegate.scheduling.engine_time import EnginePace
 
@@ -49,12 +50,11 @@ class SkewCause(StrEnum):
     PACE = "pace"
 
 
-@dataclass(frozen=True, slots=True)
-class FinishEstimate:
+class FinishEstimate(NamedTuple):
     """Durations in seconds, one after the other, and the output that was assumed."""
 
     wait_seconds: float
-    """From the arrival to the dispatch; 0 in an estimate made at the dispatch."""
+    """From now to the dispatch; 0 in an estimate made at the dispatch."""
     prefill_seconds: float
     """From the dispatch to the first token."""
     decode_seconds: float
@@ -69,11 +69,10 @@ class FinishEstimate:
     @property
     def finish_seconds(self) -> float:
         """To the last token; ``est_finish`` is that much after the moment it was made at."""
-        return self.first_token_seconds + self.decode_seconds
+        return self.wait_seconds + self.prefill_seconds + self.decode_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Skew:
+class Skew(NamedTuple):
     """How far an estimate was off."""
 
     ratio: float

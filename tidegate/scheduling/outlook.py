@@ -1,9 +1,9 @@
 """What a request may expect: its wait, its first token, its end; kept up to date by events.
 
 One :class:`Outlook` follows a scheduler: what waits in each tier, at what rate the engine takes it,
-which prefills are ahead. From that come the forecasts of ``waiting_time`` (for the throttle and for
-``est_finish`` at the arrival) and of ``finish_time`` (at the dispatch). Costs are in the currency
-of the tiers: EngineTime where the host reports steps, else tokens.
+which prefills are ahead. From that come the forecasts of ``waiting_time`` (for the throttle, and
+for who asks about one that waits) and of ``finish_time`` (at the dispatch). Costs are in the
+currency of the tiers: EngineTime where the host reports steps, else tokens.
 
 Invariants: a tier's queued cost is the sum over its queued jobs of ``Job.expected_cost``, as it was
 when each arrived; a tenant is active while anything of it is queued or in flight.
@@ -91,6 +91,13 @@ class Outlook:
         own = sum([other.expected_cost for other in before])
         return self.forecast_wait(job.request, job.tenant, now, own).seconds()
 
+    def finishes_in_seconds(self, job: Job, starts_in_seconds: float) -> float | None:
+        """Until the end of one that waits, by when it starts; None: no step was measured yet."""
+        pace = self._pace
+        if pace is None or not pace.is_measured:
+            return None
+        return self._estimate(pace, job.request, job.tenant, starts_in_seconds).finish_seconds
+
     def forecast_wait(
         self, request: Request, tenant: TenantState, now: float, own: float | None = None
     ) -> WaitForecast:
@@ -130,7 +137,7 @@ class Outlook:
         tenant, request = job.tenant, job.request
         if tenant.queue.size + tenant.in_flight == 1:
             self._loads[tenant.tier.name].active_weight += tenant.account.weight
-        if self._pace is not None:
+        if (pace := self._pace) is not None:
             mine, tiers = tenant.averages, tenant.tier.averages
             request.expected_cached_tokens = expected_cached_tokens(
                 request.prompt_tokens, mine, tiers
@@ -138,13 +145,8 @@ class Outlook:
             request.expected_output_tokens = output_quantile_tokens(
                 DEADLINE_PERCENT, request.max_output_tokens, mine, tiers
             )
-        if anew and self._pace is not None and self._pace.is_measured:
-            waits = any(load.queued for load in self._loads.values())
-            wait = self.forecast_wait(request, tenant, now).seconds() if waits else 0.0
-            estimate = self._estimate(self._pace, request, tenant, wait)
-            request.forecast = Forecast(now + estimate.finish_seconds)
-            if not waits:  # likely it goes at once, and the same holds then
-                request.forecast.at_dispatch = estimate
+            if anew and pace.is_measured:
+                request.forecast = Forecast()
         self._add(job)
         self._rate.waiting(now)
         if anew:
@@ -162,13 +164,10 @@ class Outlook:
         request = job.request
         self._remove(job)
         self._rate.dispatched(job.expected_cost, others_wait, now)
-        if request.forecast is not None and self._pace is not None:
-            estimate = request.forecast.at_dispatch
-            if estimate is None or now != request.arrival:
-                estimate = self._estimate(self._pace, request, job.tenant, 0.0)
-            request.forecast.at_dispatch = estimate
-            request.forecast.first_token = None
-            request.forecast.est_finish = now + estimate.finish_seconds
+        if (forecast := request.forecast) is not None and self._pace is not None:
+            forecast.at_dispatch = self._estimate(self._pace, request, job.tenant, 0.0)
+            forecast.first_token = None
+            forecast.est_finish = now + forecast.at_dispatch.finish_seconds
         self._unstarted_tokens += request.prompt_tokens
 
     def started(self, job: Job, now: float) -> None:

@@ -24,12 +24,10 @@ class Refusal(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Forecast:
-    """When a request was to be finished, and how far that was off."""
+    """When a request was to be finished, as of its dispatch, and how far that was off."""
 
-    est_finish_at_arrival: float
-    """On the scheduler's clock."""
     est_finish: float | None = None
-    """The same at its dispatch."""
+    """On the scheduler's clock; unset until its dispatch."""
     at_dispatch: FinishEstimate | None = None
     """What that was made of."""
     first_token: float | None = None

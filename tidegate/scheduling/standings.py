@@ -7,7 +7,8 @@ A request waits behind those of its own tenant that come first (``tenant_queue``
 tenants of its tier whose turn is before its tenant's (``deficit_round_robin``), and behind the
 tiers that go first (``tiers``); in arrival order only behind what came before it. Where it goes is
 predicted by ``waiting_time``'s fluid model from what waits before it in its own queue; where the
-policy asks for no forecasts, from the gaps between its tenant's dispatches.
+policy asks for no forecasts, from the gaps between its tenant's dispatches. When it will have ended
+is ``finish_time``'s estimate from there.
 
 Invariant: no tier or tenant is ahead of the request that ``Scheduler.peek`` would give.
 """
@@ -80,6 +81,7 @@ class Standings:
             hold = Hold.IN_FLIGHT_LIMIT
         elif not before and not tiers and not ahead and not arrivals:
             hold = Hold.ENGINE
+        starts = self._starts_in_seconds(job, before, now)
         return Standing(
             position=len(before) + 1,
             tenant_queued=tenant.queue.size,
@@ -97,7 +99,10 @@ class Standings:
             ),
             tiers_ahead=tuple(tiers),
             hold=hold,
-            starts_in_seconds=self._starts_in_seconds(job, before, now),
+            starts_in_seconds=starts,
+            finishes_in_seconds=None
+            if starts is None
+            else self._outlook.finishes_in_seconds(job, starts),
         )
 
     def next_of(self, name: str) -> Request | None:

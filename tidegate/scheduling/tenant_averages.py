@@ -89,22 +89,20 @@ class OutputQuantiles:
 class RecentRatio:
     """An exponential average of a ratio that each request shows once."""
 
-    __slots__ = ("_prior", "_value", "samples")
+    __slots__ = ("_average", "samples", "value")
 
     def __init__(self, prior: float) -> None:
-        self._prior = prior
-        self._value = 0.0
+        self._average = 0.0
         self.samples = 0
+        self.value = prior
+        """The average, or the prior until there are 20."""
 
     def add(self, value: float) -> None:
         """Count one; the first ones weigh as in a plain mean."""
         self.samples += 1
-        self._value += (value - self._value) / min(self.samples, RATIOS_OVER)
-
-    @property
-    def value(self) -> float:
-        """The average, or the prior until there are 20."""
-        return self._value if self.samples >= SAMPLES_NEEDED else self._prior
+        self._average += (value - self._average) / min(self.samples, RATIOS_OVER)
+        if self.samples >= SAMPLES_NEEDED:
+            self.value = self._average
 
 
 class Averages:
@@ -147,13 +145,13 @@ def output_quantile_tokens(
 
 def expected_cached_tokens(prompt_tokens: int, tenant: Averages, tier: Averages) -> int:
     """Prompt tokens that the prefix cache will have."""
-    return int(prompt_tokens * _known(tenant.cached_ratio, tier.cached_ratio))
+    ratio = tenant.cached_ratio
+    if ratio.samples < SAMPLES_NEEDED:
+        ratio = tier.cached_ratio
+    return int(prompt_tokens * ratio.value)
 
 
 def expected_tokens_per_step(tenant: Averages, tier: Averages) -> float:
     """Output tokens of one decode step, at least 1."""
-    return _known(tenant.tokens_per_step, tier.tokens_per_step)
-
-
-def _known(tenant: RecentRatio, tier: RecentRatio) -> float:
-    return tenant.value if tenant.samples >= SAMPLES_NEEDED else tier.value
+    ratio = tenant.tokens_per_step
+    return ratio.value if ratio.samples >= SAMPLES_NEEDED else tier.tokens_per_step.value

@@ -29,7 +29,7 @@ def test_a_request_that_waits() -> None:
         "  tier t0 goes first (2 waiting): its priority is higher",
         "  1 tenants of its tier are before its own: team-c/carol (5 waiting)",
         "  its tenant's share of the tier is 25 %; it was served 310 EngineTime beyond it",
-        "  predicted start: in 2.4 s",
+        "  predicted start: in 2.4 s, end: in 6.1 s",
         "  sent to the engine while it waited: team-b/bob (t0) 14, team-a/alice (t2) 3",
     ]
 

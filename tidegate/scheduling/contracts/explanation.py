@@ -99,6 +99,12 @@ class Standing:
         default=None,
         low=0,
     )
+    finishes_in_seconds: float | None = described(
+        "When it is predicted to have ended, likewise; null also where no step of the engine was "
+        "measured.",
+        default=None,
+        low=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
