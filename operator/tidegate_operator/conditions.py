@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tidegate_operator.api.conditions import ConditionType
+from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.findings import Finding
 
 Json = dict[str, Any]
@@ -45,6 +45,16 @@ def merge_conditions(
         )
     made.sort(key=lambda condition: _ORDER[str(condition["type"])])
     return [*made, *kept]
+
+
+def said_before(old: Sequence[Json], kind: ConditionType) -> Finding | None:
+    """What the object says of that type; None where that is nothing, or has a reason that only
+    another version of the operator knows."""
+    said = next((condition for condition in old if condition["type"] == kind), None)
+    reason = next((known for known in Reason if said and known == said["reason"]), None)
+    if said is None or reason is None:
+        return None
+    return Finding(kind, ConditionStatus(said["status"]), reason, said["message"])
 
 
 def timestamp(seconds: float) -> str:

@@ -23,7 +23,7 @@ import aiohttp
 from tidegate_operator import names
 from tidegate_operator.api.conditions import Reason
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
-from tidegate_operator.figures import pool_status
+from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
 from tidegate_operator.judge import Judgement
 from tidegate_operator.kube import (
     NETWORK_POLICY,
@@ -48,13 +48,10 @@ from tidegate_operator.pool_state import PodState, pod_state
 from tidegate_operator.reconcile import Heard, Reconciler
 from tidegate_operator.settings import Settings
 from tidegate_operator.sidecars import REQUEST_TIMEOUT, SidecarLink
-from tidegate_operator.status import (
-    pool_state_status,
-    tenant_figures,
-    tenant_state_status,
-    tier_figures,
-    tier_state_status,
-)
+from tidegate_operator.slo.budget_reader import BudgetReader
+from tidegate_operator.slo.promises import kept
+from tidegate_operator.slo.slo_met import SloMet
+from tidegate_operator.status import pool_state_status, tenant_state_status, tier_state_status
 from tidegate_operator.status_writer import StatusWriter
 from tidegate_operator.work_queue import WorkQueue
 from tidegate_operator.world import JUDGED, SELECTORS, Key, World
@@ -105,6 +102,9 @@ class Controller:
         )
         self._pools: dict[Key, PoolRuntime] = {}
         self._news = News()
+        self._slo = SloMet(
+            settings.runbooks, settings.pool_figures_seconds, settings.tier_figures_seconds
+        )
         self._judged: Judgement | None = None
         self._look_at_all = True
         self._session: aiohttp.ClientSession | None = None
@@ -255,6 +255,7 @@ class Controller:
     def _drop(self, key: Key) -> None:
         self._queue.forget(key)
         self._writer.forget(SERVING_POOL, key)
+        self._slo.forget_pool("/".join(key))
         if runtime := self._pools.pop(key, None):
             runtime.stop()
             self._mark_served(*runtime.serve(None))
@@ -271,8 +272,11 @@ class Controller:
         assert self._session is not None
 
         def changed() -> None:
+            before = kept(runtime.promises)
             runtime.measure(self._settings.figures_window_seconds, partly=self._waited)
             self._writer.mark(SERVING_POOL, key)
+            for tier, _ in before ^ kept(runtime.promises):
+                self._writer.mark(TENANT_TIER, ("", tier))
 
         def outdated(generation: int) -> None:
             if generation > runtime.seen_generation:
@@ -297,6 +301,7 @@ class Controller:
                 other_version=lambda: self._queue.put(key, now=True),
             ),
             PoolAutoscaler(name, self._session, look_seconds, decided),
+            BudgetReader(name, self._session),
         )
         return runtime
 
@@ -338,7 +343,9 @@ class Controller:
             pools = sorted("/".join(k) for k, r in self._pools.items() if key[1] in r.tiers)
             claims = (tenant.claim for tenant in self._judged.tenants.values())
             tenants = sum(claim is not None and claim.tier == key[1] for claim in claims)
-            return tier_state_status(old, tier, pools, tenants, now)
+            told = [r.promises for r in self._pools.values() if key[1] in r.tiers]
+            slo = self._slo.of_tier(key[1], told, partly=self._waited)
+            return tier_state_status(old, tier, pools, tenants, now, slo)
         name = "/".join(key)
         tenant = self._judged.tenants.get(name)
         if tenant is None:
@@ -355,7 +362,7 @@ class Controller:
                 return None
             compiled = runtime.state.compiled
             served = compiled.tier_names if compiled else ()
-            return pool_status(runtime.figures, served, runtime.pod_hour_price)
+            return pool_status(runtime.figures, served)
         if not self._waited and any(r.figures is None for r in self._pools.values()):
             return None
         pools = {"/".join(k): r.figures for k, r in self._pools.items() if r.figures is not None}
@@ -375,6 +382,7 @@ class Controller:
             self._settings.sidecar_image,
             time.time(),
             runtime.autoscaler.scaler,
+            self._slo.of_pool("/".join(key), runtime.promises),
         )
 
 

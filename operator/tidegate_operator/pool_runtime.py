@@ -15,6 +15,8 @@ from tidegate_operator.pool_state import PodState
 from tidegate_operator.prices import pod_hour_price
 from tidegate_operator.reconcile import Heard, PoolState
 from tidegate_operator.sidecars import SidecarLink
+from tidegate_operator.slo.budget_reader import BudgetReader
+from tidegate_operator.slo.promises import Promise, promises_of
 from tidegate_operator.status import Delivered, address_for, wanted_groups
 
 log = logging.getLogger(__name__)
@@ -25,9 +27,12 @@ LINK_RESTART_SECONDS = 5.0
 class PoolRuntime:
     """The link to a pool's sidecars, kept running, and what is known of the pool."""
 
-    def __init__(self, link: SidecarLink, autoscaler: PoolAutoscaler) -> None:
+    def __init__(
+        self, link: SidecarLink, autoscaler: PoolAutoscaler, budgets: BudgetReader
+    ) -> None:
         self.link = link
         self.autoscaler = autoscaler
+        self._budgets = budgets
         self.state: PoolState | None = None
         """Of the last reconcile."""
         self.figures: PoolFigures | None = None
@@ -43,6 +48,7 @@ class PoolRuntime:
         self.tasks = (
             asyncio.create_task(self._run()),
             asyncio.create_task(autoscaler.run(self._groups_now)),
+            asyncio.create_task(budgets.run()),
         )
 
     def stop(self) -> None:
@@ -68,19 +74,22 @@ class PoolRuntime:
         self.state, self.tiers, self.tenants = state, tiers, tenants
         policy = compiled.policy if compiled else None
         self._tiers_of = {row.name: row.tier for row in policy.tenants} if policy else {}
-        groups = wanted_groups(state) if state and state.pool else ()
+        pool = state.pool if state else None
+        self._budgets.serve(pool, policy.tiers if policy else ())
+        groups = wanted_groups(state) if state and pool else ()
         self.autoscaler.serve(
-            state.pool if state else None,
+            pool,
             policy.tiers if policy else (),
             {group.name: group.replicas for group in groups},
         )
         return changed
 
     @property
-    def pod_hour_price(self) -> float | None:
-        """Of one of its pods; None: no price is named."""
-        pool = self.state.pool if self.state else None
-        return pod_hour_price(pool) if pool else None
+    def promises(self) -> Sequence[Promise] | None:
+        """How they are kept; None: that has still to be found out."""
+        if self.figures is None or self._budgets.waiting:
+            return None
+        return self.figures.promises
 
     def _groups_now(self) -> list[GroupNow]:
         """Each engine group with the tiers that are at home there, and its sidecars."""
@@ -107,7 +116,24 @@ class PoolRuntime:
         known = [engine.kv_blocks for engine in engines if engine and engine.kv_blocks is not None]
         self._kv_blocks = min(known, default=self._kv_blocks)
         if partly or all(s.readings for s in sidecars if s.pod.ready):
-            self.figures = pool_figures(self.link.readings(), window_seconds)
+            self.figures = self._with_terms(pool_figures(self.link.readings(), window_seconds))
+
+    def _with_terms(self, figures: PoolFigures) -> PoolFigures:
+        """The figures with what the pool's spec says of them."""
+        state = self.state
+        if state is None or state.pool is None or state.compiled is None:
+            return figures
+        policy, shared = state.compiled.policy, state.pool.spec.shared_state
+        tiers = policy.tiers if policy else ()
+        figures.pod_hour = pod_hour_price(state.pool)
+        figures.shared_state = shared.address if shared else None
+        figures.kv_pool_of = {
+            tier: pool.name for pool in (policy.kv_pools if policy else ()) for tier in pool.tiers
+        }
+        figures.promises = promises_of(
+            state.name, tiers, figures.kept_since_start, self._budgets.told
+        )
+        return figures
 
     def address_of(self, tenant: str) -> str | None:
         """Base URL that a Tenant whom it serves should call."""

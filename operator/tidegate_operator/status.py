@@ -6,7 +6,7 @@ them) at once when it changes, the *figures* (load, shares, quantiles) at interv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,8 @@ from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Rea
 from tidegate_operator.api.status import MAX_POOLS
 from tidegate_operator.autoscale.pool_scaler import PoolScaler
 from tidegate_operator.autoscale.status import scaling_finding, scaling_status
-from tidegate_operator.conditions import merge_conditions
+from tidegate_operator.conditions import merge_conditions, said_before
 from tidegate_operator.engine_groups import Group, engine_groups, home_of
-from tidegate_operator.figures import Figures, PoolFigures, merged, percent, worst_pool
 from tidegate_operator.findings import Finding, joined
 from tidegate_operator.judge import TenantVerdict, TierVerdict
 from tidegate_operator.pool_state import PodState, Rollout, readiness, rollout
@@ -28,8 +27,6 @@ Json = dict[str, Any]
 
 PATIENCE_SECONDS = 5.0
 """A policy that is under way for less is no news."""
-
-_LOAD = ("queued", "running", "ttft", "queueWait", "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,10 @@ def pool_state_status(
     operator_sidecar_image: str,
     now_seconds: float,
     scaler: PoolScaler | None = None,
+    slo: Sequence[Finding] | None = (),
 ) -> Json:
-    """What changes at once in ``ServingPool.status``; ``scaler``: of a pool that is scaled."""
+    """What changes at once in ``ServingPool.status``; ``scaler``: of a pool that is scaled; ``slo``
+    is SLOMet, None while it has still to be found out."""
     conditions = old.get("conditions") or []
     findings = [*state.findings]
     status: Json = {"observedGeneration": state.generation}
@@ -71,6 +70,7 @@ def pool_state_status(
         findings += readiness(desired, pods, _rollouts(state), state.faults, tenants, named)
         findings += _policy_applied(state, delivered, conditions)
         findings += scaling_finding(scaler)
+        findings += _slo_met(slo, conditions)
         findings += pool_warnings(
             state.pool, state, operator_sidecar_image, delivered.kv_blocks, delivered.cut_off
         )
@@ -179,9 +179,14 @@ def tenant_state_status(
 
 
 def tier_state_status(
-    old: Json, verdict: TierVerdict, pools: Sequence[str], tenants: int, now_seconds: float
+    old: Json,
+    verdict: TierVerdict,
+    pools: Sequence[str],
+    tenants: int,
+    now_seconds: float,
+    slo: Sequence[Finding] | None = (),
 ) -> Json:
-    """What changes at once in ``TenantTier.status``."""
+    """What changes at once in ``TenantTier.status``; ``slo`` as in that of a pool."""
     faulty = next((f for f in verdict.findings if f.status is ConditionStatus.FALSE), None)
     if faulty:
         ready = Finding(ConditionType.READY, ConditionStatus.FALSE, faulty.reason, faulty.message)
@@ -194,35 +199,19 @@ def tier_state_status(
         "tenants": tenants,
         "conditions": merge_conditions(
             old.get("conditions") or [],
-            [*verdict.findings, ready],
+            [*verdict.findings, ready, *_slo_met(slo, old.get("conditions") or [])],
             verdict.generation,
             now_seconds,
         ),
     }
 
 
-def tenant_figures(name: str, pools: Mapping[str, PoolFigures]) -> Json:
-    """Load of one tenant over all pools that know it."""
-    parts = [pool.tenants[name] for pool in pools.values() if name in pool.tenants]
-    if not parts:
-        return dict.fromkeys((*_LOAD, "sharePercent", "refusedSummary", "lastRefusal"))
-    whole = sum(pool.service_tokens for pool in pools.values() if name in pool.tenants)
-    total = merged(parts)
-    return total.load() | {
-        "sharePercent": percent(total.service_tokens, whole),
-        "refusedSummary": total.refused_summary(),
-        "lastRefusal": total.last_refusal_status(),
-    }
-
-
-def tier_figures(name: str, pools: Mapping[str, PoolFigures]) -> Json:
-    """Load of one tier over all pools that serve it."""
-    parts: dict[str, Figures] = {
-        pool: figures.tiers[name] for pool, figures in pools.items() if name in figures.tiers
-    }
-    if not parts:
-        return dict.fromkeys((*_LOAD, "worstPool"))
-    return merged(parts.values()).load() | {"worstPool": worst_pool(parts)}
+def _slo_met(slo: Sequence[Finding] | None, old: Sequence[Json]) -> Sequence[Finding]:
+    """While it has still to be found out, what was said stays."""
+    if slo is not None:
+        return slo
+    before = said_before(old, ConditionType.SLO_MET)
+    return [before] if before else []
 
 
 def _tenant_ready(verdict: TenantVerdict, pools: Sequence[str]) -> Finding:
@@ -260,11 +249,8 @@ def _policy_applied(state: PoolState, delivered: Delivered, old: Sequence[Json])
     if delivered.ready and not delivered.behind:
         text = "All ready sidecars run the newest policy"
         return [Finding(kind, ConditionStatus.TRUE, Reason.POLICY_APPLIED, text)]
-    before = next((condition for condition in old if condition["type"] == kind), None)
+    before = said_before(old, kind)
     if before and delivered.ready and delivered.pending_seconds < PATIENCE_SECONDS:
-        # Another version of the operator may have had reasons of its own.
-        reason = next((known for known in Reason if known == before["reason"]), None)
-        if reason is not None:
-            return [Finding(kind, ConditionStatus(before["status"]), reason, before["message"])]
+        return [before]
     text = joined(delivered.behind) or "no sidecar is ready"
     return [Finding(kind, ConditionStatus.UNKNOWN, Reason.POLICY_PENDING, f"Waiting for: {text}")]

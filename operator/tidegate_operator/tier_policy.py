@@ -19,8 +19,8 @@ from tidegate.scheduling.contracts.limits import (
 )
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.fields import duration_seconds
+from tidegate_operator.api.figures import MAX_TIERS
 from tidegate_operator.api.serving_pool import PoolTier, ServingPool
-from tidegate_operator.api.status import MAX_TIERS
 from tidegate_operator.api.tenant_tier import OutputLimits as OutputSpec
 from tidegate_operator.api.tenant_tier import QueueLimits as QueueSpec
 from tidegate_operator.api.tenant_tier import TenantTierSpec

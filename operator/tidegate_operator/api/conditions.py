@@ -38,6 +38,11 @@ class ConditionType(Explained):
     PROGRESSING = ("Progressing", "Pods are being started, replaced or removed.")
     AVAILABLE = ("Available", "At least one pod serves.")
     READY = ("Ready", "The summary of all others but the warnings.")
+    SLO_MET = (
+        "SLOMet",
+        "What the tiers are promised is kept. False turns neither Ready nor Argo CD's health; "
+        "absent where nothing is promised.",
+    )
     POLICY_APPLIED = ("PolicyApplied", "Every ready sidecar has the newest policy in force.")
     AUTOSCALING = (
         "Autoscaling",
@@ -175,6 +180,17 @@ class Reason(Explained):
     SHARED_STATE_UNAVAILABLE = (
         "SharedStateUnavailable",
         "Pods do not reach the server, or it does not do what they ask; the message says why.",
+    )
+    OBJECTIVES_MET = ("ObjectivesMet", "Every objective is kept, of those that requests count for.")
+    OBJECTIVE_MISSED = (
+        "ObjectiveMissed",
+        "An objective is not kept; the message names tier, objective, how many got it of how many "
+        "are promised it, and where to look.",
+    )
+    NO_REQUESTS = ("NoRequests", "Nothing was measured yet, so nobody can say.")
+    PROMETHEUS_UNAVAILABLE = (
+        "PrometheusUnavailable",
+        "The pool's Prometheus does not say how its promises are kept; the message says why.",
     )
     POLICY_APPLIED = ("PolicyApplied", "All ready sidecars run the newest policy.")
     POLICY_PENDING = ("PolicyPending", "Some sidecars still run an older policy.")

@@ -68,6 +68,7 @@ _TAIL = (
 )
 _QUEUED = Column("Queued", ".status.queued", "integer")
 _RUNNING = Column("Running", ".status.running", "integer")
+_SLO = Column("SLO-Met", _condition("SLOMet", "status"))
 _P99 = Column("TTFT-P99-ms", ".status.ttft.p99Ms", "integer")
 
 _NAME_LENGTH = rule(
@@ -91,6 +92,7 @@ KINDS: Mapping[str, Kind] = {
                 _QUEUED,
                 _RUNNING,
                 _P99,
+                _SLO,
                 Column("Worst-Pool", ".status.worstPool", wide=True),
                 *_TAIL,
             ),
@@ -110,6 +112,7 @@ KINDS: Mapping[str, Kind] = {
                 _RUNNING,
                 _P99,
                 Column("Refused", ".status.refusedSummary"),
+                Column("Limits", ".status.limitSummary", wide=True),
                 *_TAIL,
             ),
         ),
@@ -126,6 +129,7 @@ KINDS: Mapping[str, Kind] = {
                 _QUEUED,
                 _RUNNING,
                 Column("Queued/Running", ".status.tierSummary"),
+                _SLO,
                 Column("Address", ".status.addresses[0]", wide=True),
                 Column("Mode", ".spec.schedulingMode", wide=True),
                 Column("Policy", ".status.policyGeneration", "integer", wide=True),

@@ -13,13 +13,14 @@ from tidegate_operator.api.common import LabelSelector, ObjectMeta, ResourceRequ
 from tidegate_operator.api.engine import EngineSpec, ImageName
 from tidegate_operator.api.engine_groups import EngineGroup
 from tidegate_operator.api.fields import ApiModel, KindName, described, rule, rules
+from tidegate_operator.api.figures import MAX_TIERS
 from tidegate_operator.api.kv import MAX_KV_POOLS, KvPool, Prefill
 from tidegate_operator.api.limits import PromptLimit, Slo
 from tidegate_operator.api.model import ModelSpec
 from tidegate_operator.api.observability import ObservabilitySpec
 from tidegate_operator.api.price import PriceSpec
 from tidegate_operator.api.shared_state import SharedStateSpec
-from tidegate_operator.api.status import MAX_ENGINE_GROUPS, MAX_TIERS, ServingPoolStatus
+from tidegate_operator.api.status import MAX_ENGINE_GROUPS, ServingPoolStatus
 
 MAX_REPLICAS = 1000
 

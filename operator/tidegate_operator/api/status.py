@@ -11,28 +11,31 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import StringConstraints
 
 from tidegate_operator.api.conditions import Condition, pending_conditions
 from tidegate_operator.api.fields import ApiModel, described
+from tidegate_operator.api.figures import (
+    MAX_TIERS,
+    MAX_TOP_TENANTS,
+    FullName,
+    LimitStatus,
+    Load,
+    PoolTenantStatus,
+    PoolTierStatus,
+    Refusal,
+    RefusedTenantStatus,
+    TierLoad,
+)
+from tidegate_operator.api.limits import MAX_RATE_LIMITS
 
-MAX_TIERS = 64
-MAX_TOP_TENANTS = 10
 MAX_POOLS = 100
+MAX_TENANT_POOLS = 50
+"""Shown of one Tenant, whose addresses stand beside them: a status stays below 32 kB."""
 MAX_ENGINE_GROUPS = 8
 MAX_SCALING_STEPS = 5
 
-Count = Annotated[int, Field(ge=0)]
-FullName = Annotated[str, StringConstraints(min_length=1, max_length=317)]
-"""namespace/name."""
 Address = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-
-
-class Latency(ApiModel):
-    """Two quantiles of a duration over the last minutes, merged over all pods."""
-
-    p50_ms: int | None = described("Median, milliseconds.", unset="no request yet", ge=0)
-    p99_ms: int | None = described("99th percentile, milliseconds.", unset="no request yet", ge=0)
 
 
 class ConditionedStatus(ApiModel):
@@ -58,71 +61,6 @@ PENDING_STATUS = {"conditions": pending_conditions()}
 """Default of ``status`` in the CRDs."""
 
 
-class Load(ApiModel):
-    """Requests that wait and run, and how they fare."""
-
-    queued: int | None = described("Requests waiting in our queues.", unset="not known", ge=0)
-    running: int | None = described("Requests in the engines.", unset="not known", ge=0)
-    ttft: Latency | None = described("Arrival to first token.", unset="not known")
-    queue_wait: Latency | None = described("Arrival to dispatch.", unset="not known")
-    refused: dict[str, Count] | None = described(
-        "Refused requests since the pods started, by reason (the outcome label of "
-        "tidegate_requests_total).",
-        unset="none",
-        max_length=32,
-    )
-
-
-class ObjectiveStatus(ApiModel):
-    """How one promise to a tier was kept in the last minute."""
-
-    metric: str = described("What is promised.", min_length=1, max_length=64)
-    requests: int | None = described("Requests that count for it.", unset="not known", ge=0)
-    kept_percent: int | None = described(
-        "Those of them that kept it.", unset="no request", ge=0, le=100
-    )
-
-
-class PoolTierStatus(Load):
-    """One tier in one pool."""
-
-    name: str = described("Name of the TenantTier.", min_length=1, max_length=253)
-    share_percent: int | None = described(
-        "Its part of the service (tokens) of the last minute.", unset="not known", ge=0, le=100
-    )
-    busy_percent: int | None = described(
-        "Part of the engines' time in the last minute that was spent on it; what all tiers lack of "
-        "100 was idle.",
-        unset="not known",
-        ge=0,
-        le=100,
-    )
-    price_per1000_calls: str | None = described(
-        "What 1,000 of its calls cost, by the engine time that those of the last minute took and "
-        "spec.price.",
-        unset="no price, or no call",
-        max_length=32,
-    )
-    objectives: list[ObjectiveStatus] | None = described(
-        "How its promises were kept in the last minute.",
-        unset="nothing is promised",
-        max_length=8,
-        map_key="metric",
-    )
-
-
-class PoolTenantStatus(ApiModel):
-    """One of the tenants that took most of a pool."""
-
-    name: FullName = described("namespace/name of the Tenant.")
-    tier: str | None = described("Its tier.", unset="not known", max_length=253)
-    queued: int | None = described("Requests waiting in our queues.", unset="not known", ge=0)
-    running: int | None = described("Requests in the engines.", unset="not known", ge=0)
-    share_percent: int | None = described(
-        "Its part of the service (tokens) of the last minute.", unset="not known", ge=0, le=100
-    )
-
-
 class EngineGroupStatus(ApiModel):
     """One engine group of a pool."""
 
@@ -131,7 +69,8 @@ class EngineGroupStatus(ApiModel):
     replicas: int | None = described("Pods that exist.", unset="not known", ge=0)
     ready_replicas: int | None = described("Pods that serve.", unset="not known", ge=0)
     address: Address | None = described(
-        "Base URL of its Service, within the cluster.", unset="not known"
+        "Base URL of its Service, within the cluster.",
+        unset="not known",
     )
 
 
@@ -209,9 +148,16 @@ class ServingPoolStatus(ConditionedStatus):
         max_length=MAX_TOP_TENANTS,
         map_key="name",
     )
+    refused_tenants: list[RefusedTenantStatus] | None = described(
+        f"The {MAX_TOP_TENANTS} tenants of whom most requests were refused in the last minute, and "
+        "why.",
+        unset="none",
+        max_length=MAX_TOP_TENANTS,
+        map_key="name",
+    )
 
 
-class TenantTierStatus(Load, ConditionedStatus):
+class TenantTierStatus(TierLoad, ConditionedStatus):
     """What a tier does over all pools."""
 
     tenants: int | None = described("Accepted Tenants of this tier.", unset="not known", ge=0)
@@ -227,18 +173,11 @@ class TenantTierStatus(Load, ConditionedStatus):
     )
 
 
-class Refusal(ApiModel):
-    """One refused request."""
-
-    reason: str = described("The outcome.", min_length=1, max_length=64)
-    time: datetime = described("When.")
-
-
 class TenantStatus(Load, ConditionedStatus):
     """What a tenant uses over all pools."""
 
     pools: list[FullName] | None = described(
-        "Pools that serve it, namespace/name.",
+        f"Pools that serve it, namespace/name; the first {MAX_TENANT_POOLS}.",
         unset="none",
         max_length=MAX_POOLS,
         list_type="atomic",
@@ -262,3 +201,14 @@ class TenantStatus(Load, ConditionedStatus):
         max_length=256,
     )
     last_refusal: Refusal | None = described("The newest refused request.", unset="none")
+    limits: list[LimitStatus] | None = described(
+        "What it has used of its rate limits, over all pools.",
+        unset="it has none, or no request yet",
+        max_length=2 * MAX_RATE_LIMITS,
+        map_key="name",
+    )
+    limit_summary: str | None = described(
+        "The rate limits in short, the fullest first, such as `monthly 97% rpm 20%`.",
+        unset="as limits",
+        max_length=256,
+    )

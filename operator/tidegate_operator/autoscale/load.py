@@ -15,7 +15,8 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate_operator.autoscale.capacity import Rate
 from tidegate_operator.autoscale.decision import RATE_SECONDS
 from tidegate_operator.autoscale.signals import WAIT_PART, TierWait
-from tidegate_operator.figures import Buckets, Reading
+from tidegate_operator.figures import Reading
+from tidegate_operator.latency_buckets import Buckets
 
 WAITED_TOO_LONG = (Outcome.THROTTLED, Outcome.QUEUE_WAIT_EXCEEDED)
 """How requests end that more pods would have served."""

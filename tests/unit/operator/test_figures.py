@@ -5,14 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tidegate_operator.figures import (
-    Buckets,
-    Reading,
-    pool_figures,
-    pool_status,
-    worst_pool,
-)
-from tidegate_operator.status import tenant_figures, tier_figures
+from tidegate_operator.figures import Reading, pool_figures, worst_pool
+from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
+from tidegate_operator.latency_buckets import Buckets
 
 from tidegate.scheduling.contracts import (
     Histogram,

@@ -8,7 +8,8 @@ import pytest
 from support.custom_resources import pool
 from tidegate_operator import api
 from tidegate_operator.api.common import parse
-from tidegate_operator.figures import Reading, pool_figures, pool_status
+from tidegate_operator.figures import Reading, pool_figures
+from tidegate_operator.figures_status import pool_status
 from tidegate_operator.prices import pod_hour_price, price_per_1000_calls
 
 from tidegate.scheduling.contracts import SidecarStatus, SloMetric, SloStatus, TierStatus
@@ -70,7 +71,9 @@ def test_tiers_share_the_time_of_all_engines() -> None:
     before = (tier("paid", 100, 5e6, (50, 50)), tier("free", 7, 1e6))
     after = (tier("paid", 140, 5e6 + 24_000, (90, 89)), tier("free", 9, 1e6 + 6_000))
     pods = [[reading(0, *before), reading(60, *after)] for _ in range(2)]
-    status = pool_status(pool_figures(pods, 60.0), ["paid", "free"], pod_hour=6.0)
+    figures = pool_figures(pods, 60.0)
+    figures.pod_hour = 6.0
+    status = pool_status(figures, ["paid", "free"])
     paid, free = status["tiers"]
     assert (paid["busyPercent"], free["busyPercent"]) == (40, 10)
     assert (paid["pricePer1000Calls"], free["pricePer1000Calls"]) == ("1", "5")

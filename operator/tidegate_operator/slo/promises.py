@@ -1,0 +1,160 @@
+"""How the promises of a pool are kept, and what the condition SLOMet says of it. Pure.
+
+Theory of operation. Each objective of each tier is one :class:`Promise`. What was attained comes
+from the pool's Prometheus, over the objective's own window, by the recorded part of the error
+budget that is left (:mod:`tidegate_operator.slo.rules`); where the pool names none, from the
+sidecars' counters since they started, which is said. A Prometheus that is named and silent leaves
+the condition Unknown: what happened since a start is not what was promised.
+
+With a budget of 100 - ratio percent of the requests, of which 100 - attained percent broke the
+promise, ``1 - (100 - attained) / (100 - ratio)`` of the budget is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidegate.scheduling.contracts import SloObjective, TierPolicy
+from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
+from tidegate_operator.api.figures import LOWEST_BUDGET_PERCENT, Measured
+from tidegate_operator.findings import Finding, joined
+from tidegate_operator.slo.windows import promql_duration
+
+Key = tuple[str, str]
+"""Tier and metric."""
+Budgets = Mapping[Key, float | str]
+"""What is left of each error budget, 1: all of it; text: why it is not known."""
+
+_DIGITS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One objective of one tier in one pool."""
+
+    pool: str
+    """namespace/name."""
+    tier: str
+    objective: SloObjective
+    attained_percent: float | None = None
+    """Of the requests that count; None: there were none."""
+    measured: Measured = Measured.SIDECAR_START
+    silent: str | None = None
+    """Why the Prometheus that should tell does not; None: it does, or none is named."""
+
+    @property
+    def met(self) -> bool | None:
+        """None: nobody can say."""
+        if self.silent is not None or self.attained_percent is None:
+            return None
+        return self.attained_percent >= self.objective.ratio_percent
+
+    @property
+    def budget_left_percent(self) -> int | None:
+        """Rounded down; below 0: overspent."""
+        if self.attained_percent is None:
+            return None
+        broken, budget = 100 - self.attained_percent, 100 - self.objective.ratio_percent
+        if broken <= 0:
+            return 100
+        left = 100 * (1 - broken / budget) if budget > 0 else LOWEST_BUDGET_PERCENT
+        return max(LOWEST_BUDGET_PERCENT, int(left // 1))
+
+    @property
+    def attained(self) -> str | None:
+        """As text, rounded down: what rounds up to a promise has not kept it."""
+        if self.attained_percent is None:
+            return None
+        return plain_percent(round(self.attained_percent * _DIGITS, 6) // 1 / _DIGITS)
+
+    def told(self, *, of_pool: bool) -> str:
+        """In a sentence; ``of_pool``: with the pool's name instead of the tier's."""
+        objective = self.objective
+        whose = f"in pool {self.pool}" if of_pool else f"of tier {self.tier}"
+        over = "since the sidecars started"
+        if self.measured is Measured.WINDOW:
+            over = f"over {promql_duration(objective.window_seconds)}"
+        return (
+            f"{objective.metric} {whose}: {self.attained} percent within "
+            f"{objective.target_seconds:g} s {over}, {plain_percent(objective.ratio_percent)} are "
+            "promised"
+        )
+
+
+def promises_of(
+    pool: str,
+    tiers: Sequence[TierPolicy],
+    counts: Mapping[Key, tuple[int, int]],
+    budgets: Budgets | str | None,
+) -> tuple[Promise, ...]:
+    """Every promise of a pool. ``counts``: requests that count and those that kept it, since the
+    sidecars started; ``budgets``: what a Prometheus told, or why it does not; None: none is named.
+    """
+    found = []
+    for tier in tiers:
+        for objective in tier.slo_objectives:
+            key = tier.name, str(objective.metric)
+            left = budgets.get(key, _NOT_TOLD) if isinstance(budgets, Mapping) else budgets
+            if isinstance(left, float):
+                broken = (1 - left) * (100 - objective.ratio_percent)
+                attained = round(min(100.0, max(0.0, 100 - broken)), 9)
+                found.append(Promise(pool, tier.name, objective, attained, Measured.WINDOW))
+                continue
+            requests, kept = counts.get(key, (0, 0))
+            since_start = 100 * kept / requests if requests > 0 else None
+            found.append(Promise(pool, tier.name, objective, since_start, silent=left))
+    return tuple(found)
+
+
+_NOT_TOLD = "Prometheus has no budget of it: it needs the pool's rules and metrics"
+
+
+def kept(promises: Sequence[Promise] | None) -> frozenset[tuple[str, tuple[bool | None, ...]]]:
+    """Of each tier which of its promises are kept; what differs has turned."""
+    tiers = {promise.tier for promise in promises or ()}
+    return frozenset(
+        (tier, tuple(p.met for p in promises or () if p.tier == tier)) for tier in tiers
+    )
+
+
+def worst(promises: Sequence[Promise]) -> Promise:
+    """The one with the least budget left; of those that nobody can tell of, the first."""
+    return min(
+        promises,
+        key=lambda p: (p.budget_left_percent is None, p.budget_left_percent or 0),
+    )
+
+
+def slo_finding(promises: Sequence[Promise], runbooks: str, *, of_tier: bool) -> list[Finding]:
+    """The condition SLOMet of a pool, or of a tier over its pools; none where nothing is promised.
+    ``runbooks`` is where docs/runbooks/ is read."""
+    kind = ConditionType.SLO_MET
+    if not promises:
+        return []
+    missed = [promise for promise in promises if promise.met is False]
+    if missed:
+        look = (
+            "`tidegate top` shows who waits and is refused, `tidegate explain NAMESPACE/TENANT` "
+            f"why; {runbooks.rstrip('/')}/error-budget-burn.md"
+        )
+        text = joined([*(promise.told(of_pool=of_tier) for promise in missed), look])
+        return [Finding(kind, ConditionStatus.FALSE, Reason.OBJECTIVE_MISSED, text)]
+    silent = sorted({f"{p.pool}: {p.silent}" for p in promises if p.silent is not None})
+    if silent:
+        text = joined(silent)
+        return [Finding(kind, ConditionStatus.UNKNOWN, Reason.PROMETHEUS_UNAVAILABLE, text)]
+    met = sum(promise.met is True for promise in promises)
+    if not met:
+        text = "No request that counts for an objective has ended yet"
+        return [Finding(kind, ConditionStatus.UNKNOWN, Reason.NO_REQUESTS, text)]
+    text = f"{met} of {len(promises)} objectives are kept; no request counts for the others yet"
+    if met == len(promises):
+        text = f"All objectives are kept: {met}"
+    return [Finding(kind, ConditionStatus.TRUE, Reason.OBJECTIVES_MET, text)]
+
+
+def plain_percent(value: float) -> str:
+    """Without an exponent or zeros at the end."""
+    text = f"{value:.6f}"
+    return text.rstrip("0").rstrip(".")
