@@ -21,7 +21,13 @@ from typer.core import TyperCommand
 
 from tidegate.cli.cluster_output import next_steps, print_status
 from tidegate.cli.errors import CommandError
-from tidegate.cli.existing_cluster import Name, existing_cluster, find_cluster, told
+from tidegate.cli.existing_cluster import (
+    Name,
+    answering_cluster,
+    existing_cluster,
+    find_cluster,
+    told,
+)
 from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries, find_binaries
 from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.deploy import Kubectl, deploy, find_source
@@ -134,7 +140,7 @@ def logs(
 ) -> None:
     """Print a pod's log."""
     with told():
-        cluster = existing_cluster(name)
+        cluster = answering_cluster(name)
         arguments = ["logs", pod, f"--namespace={namespace or _namespace_of(cluster, pod)}"]
     if container:
         arguments.append(f"--container={container}")
@@ -168,7 +174,7 @@ def run_kubectl(context: typer.Context) -> None:
     elif arguments and arguments[0].startswith("--name="):
         name = arguments.pop(0).removeprefix("--name=")
     with told():
-        cluster = existing_cluster(name)
+        cluster = answering_cluster(name)
     _become_kubectl(cluster, arguments)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.existing_cluster import existing_cluster, told
+from tidegate.cli.existing_cluster import answering_cluster, existing_cluster, told
 from tidegate.cli.pool_mode import find_kubectl
 from tidegate.cli.sidecars import Kubectl
 from tidegate.local_cluster.binaries import find_binaries
@@ -26,6 +26,7 @@ class ClusterObjects:
 
     def __init__(self, name: str, kubeconfig: Path | None) -> None:
         """Of this kubeconfig, else of the local cluster of that name."""
+        self._local = name if kubeconfig is None else None
         with told():
             found = kubeconfig or existing_cluster(name).kubeconfig
             own = find_binaries(cache_directory())
@@ -34,6 +35,8 @@ class ClusterObjects:
     def read(self, *resources: str) -> list[Json]:
         """All objects of these resources in all namespaces; CommandError where they can't be."""
         with told():
+            if self._local is not None:
+                answering_cluster(self._local)
             answer = self._kubectl.json("get", ",".join(resources), "--all-namespaces")
         items: list[Json] = answer["items"]
         return items

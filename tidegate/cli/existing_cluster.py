@@ -14,7 +14,9 @@ from tidegate.cli.errors import CommandError
 from tidegate.local_cluster.binaries import Binaries, find_binaries
 from tidegate.local_cluster.cluster import LocalCluster
 from tidegate.local_cluster.errors import LocalClusterError
-from tidegate.local_cluster.paths import cache_directory
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
+
+API_SERVER = "kube-apiserver"
 
 Name = Annotated[
     str, typer.Option("--name", envvar="TIDEGATE_CLUSTER", help="Which local cluster.")
@@ -49,5 +51,17 @@ def existing_cluster(name: str) -> LocalCluster:
     """The cluster of that name; CommandError where there is none."""
     cluster = find_cluster(name)
     if cluster is None or not cluster.exists:
-        raise CommandError(f"there is no cluster {name!r}: `tidegate up` makes one")
+        raise CommandError(f"there is no cluster {name!r}: `{_up(name)}` makes one")
     return cluster
+
+
+def answering_cluster(name: str) -> LocalCluster:
+    """The cluster of that name, whose API server runs; CommandError where there is none."""
+    cluster = existing_cluster(name)
+    if not any(state.running for state in cluster.states() if state.name == API_SERVER):
+        raise CommandError(f"cluster {name!r} is down: `{_up(name)}` starts it")
+    return cluster
+
+
+def _up(name: str) -> str:
+    return "tidegate up" if name == DEFAULT_CLUSTER else f"tidegate up --name {name}"

@@ -154,7 +154,7 @@ def _get(one: SidecarAddress, path: str) -> bytes | None:
 def _kubectl(kubeconfig: Path | None, name: str | None) -> Kubectl:
     """kubectl with the given cluster, else with the local one."""
     try:
-        from tidegate.cli.existing_cluster import existing_cluster, told
+        from tidegate.cli.existing_cluster import answering_cluster, told
         from tidegate.cli.pool_mode import find_kubectl
         from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
     except ModuleNotFoundError as error:
@@ -166,5 +166,5 @@ def _kubectl(kubeconfig: Path | None, name: str | None) -> Kubectl:
         own = cache_directory() / "bin"
         if kubeconfig is not None:
             return Kubectl(find_kubectl(own), kubeconfig)
-        cluster = existing_cluster(name or DEFAULT_CLUSTER)
+        cluster = answering_cluster(name or DEFAULT_CLUSTER)
         return Kubectl(cluster.binaries.path("kubectl"), cluster.kubeconfig)

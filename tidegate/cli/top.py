@@ -18,6 +18,10 @@ from tidegate.cli.top_tables import pool_table, tenant_table, tier_table
 from tidegate.load.tables import output_console
 from tidegate.local_cluster.paths import DEFAULT_CLUSTER
 
+LAG = (
+    "as the operator wrote it: pools, tiers, and what waits, runs and is refused, up to 15 s ago; "
+    "first tokens and last refusals of tenants up to 5 min ago; `tidegate explain TENANT` asks now"
+)
 _RESOURCES = ("servingpools.tidegate.io", "tenants.tidegate.io")
 
 
@@ -34,7 +38,8 @@ def top(
     """Show pools, tiers and tenants as their own status has them, until Ctrl-C.
 
     The operator writes the figures of a pool every 15 seconds, those of a tenant every 5 minutes;
-    what waits and runs of the tenants that take most is the pool's, and so as new as that.
+    what waits, runs and is refused of the tenants with most of it is the pool's, and so as new as
+    that.
     """
     cluster = ClusterObjects(name, kubeconfig)
     console = output_console()
@@ -67,6 +72,7 @@ def _screen(objects: list[dict[str, Any]], namespace: str | None, tier: str | No
     now = datetime.now(UTC)
     return Group(
         Text(f"{_clock()}, {len(pools)} pools, {len(tenants)} tenants", style="bold"),
+        Text(LAG, style="dim"),
         Text(),
         pool_table(pools),
         Text(),

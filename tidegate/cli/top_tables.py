@@ -5,7 +5,8 @@ by side, and what needs a look first: the pool that is not well, the tier that w
 tenant with most in its queue. ``-`` is not known; 0 is zero.
 
 Of a tier: *share* of the service, *busy* the part of the engines' time that went to it, *kept* how
-many of its requests got what they were promised, the worst promise's, all in the last minute.
+many of its requests got what they were promised, the worst promise's, all in the last minute;
+what was refused is counted since the sidecars started.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def tier_table(pools: Sequence[Json], tier: str | None = None) -> Table:
     """One row for each tier of each pool, the longest wait first."""
     table = _table(
         "pool", "tier", "queued", "running", "share", "busy", "kept", "first token p50", "p99",
-        "in queue p99", "1,000 calls", "refused",
+        "in queue p99", "1,000 calls", "refused so far",
     )  # fmt: skip
     rows = [
         (_name(pool), entry)
@@ -54,7 +55,10 @@ def tier_table(pools: Sequence[Json], tier: str | None = None) -> Table:
         if tier in (None, entry["name"])
     ]
     rows.sort(key=lambda row: (-(_p99(row[1], "queueWait") or 0), row[0], row[1]["name"]))
-    for name, entry in rows:
+    busy = [row for row in rows if _does_something(row[1])]
+    if len(busy) < len(rows):
+        table.caption = f"{len(rows) - len(busy)} more had nothing to do"
+    for name, entry in busy:
         first = entry.get("ttft") or {}
         table.add_row(
             escape(name),
@@ -76,22 +80,29 @@ def tier_table(pools: Sequence[Json], tier: str | None = None) -> Table:
 def tenant_table(
     tenants: Sequence[Json], pools: Sequence[Json], now: datetime, tier: str | None = None
 ) -> Table:
-    """One row for each tenant, the most in its queues first; what pools say of a tenant is newer
-    than what it says of itself."""
+    """One row for each tenant, the most in its queues first, then the most refused; what pools say
+    of a tenant is newer than what it says of itself."""
     table = _table(
-        "tenant", "tier", "queued", "running", "share", "first token p99", "refused",
+        "tenant", "tier", "queued", "running", "share", "first token p99", "refused in 1 min",
         "last refusal", "ready",
     )  # fmt: skip
-    newer = _newest_load(pools)
+    newer, refused = _newest_load(pools), _newest_refusals(pools)
     rows = []
     for tenant in tenants:
         status = tenant.get("status") or {}
         claimed = tenant["spec"]["tierRef"]["name"]
         if tier in (None, claimed):
             rows.append((claimed, tenant, status | newer.get(_name(tenant), {})))
-    rows.sort(key=lambda row: (-(row[2].get("queued") or 0), _name(row[1])))
+    rows.sort(
+        key=lambda row: (
+            -(row[2].get("queued") or 0),
+            -refused.get(_name(row[1]), (0, ""))[0],
+            _name(row[1]),
+        )
+    )
     for claimed, tenant, status in rows:
-        ready = _condition(tenant, "Ready")
+        ready, known = _condition(tenant, "Ready"), "queued" in status
+        last = _refusal(status.get("lastRefusal"), now)
         table.add_row(
             escape(_name(tenant)),
             escape(claimed),
@@ -99,8 +110,8 @@ def tenant_table(
             _shown(status.get("running")),
             _percent(status.get("sharePercent")),
             _time(_p99(status, "ttft")),
-            escape(_refused(status.get("refused"))),
-            escape(_refusal(status.get("lastRefusal"), now)),
+            escape(refused.get(_name(tenant), (0, "none" if known else UNKNOWN))[1]),
+            escape(last if known else UNKNOWN),
             "yes" if ready.get("status") == "True" else escape(ready.get("reason", UNKNOWN)),
         )
     return table
@@ -109,10 +120,17 @@ def tenant_table(
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in headings:
-        words = heading in ("pool", "tier", "tenant", "refused", "last refusal", "ready")
+        words = heading in ("pool", "tier", "tenant", "last refusal", "ready")
+        words = words or heading.startswith("refused")
         last = heading.startswith("what ")
         table.add_column(heading, justify="left" if words or last else "right", no_wrap=not last)
     return table
+
+
+def _does_something(entry: Json) -> bool:
+    """Served, waited or was refused: a pool that names no tiers serves all, most of them idle."""
+    told = ("queued", "running", "busyPercent", "sharePercent", "ttft", "refused")
+    return any(entry.get(what) for what in told)
 
 
 def _newest_load(pools: Iterable[Json]) -> dict[str, Json]:
@@ -125,6 +143,20 @@ def _newest_load(pools: Iterable[Json]) -> dict[str, Json]:
             known["running"] += entry.get("running") or 0
             if "sharePercent" in entry and "sharePercent" not in known:
                 known["sharePercent"] = entry["sharePercent"]
+    return found
+
+
+def _newest_refusals(pools: Iterable[Json]) -> dict[str, tuple[int, str]]:
+    """Of the tenants of whom pools refused most: how many, and why in words."""
+    found: dict[str, tuple[int, str]] = {}
+    for pool in pools:
+        for entry in (pool.get("status") or {}).get("refusedTenants") or ():
+            count, said = found.get(entry["name"], (0, ""))
+            why = entry["why"]
+            if limit := entry.get("limit"):
+                why += f" (limit {limit})"
+            text = f"{said}; {why}" if said else why
+            found[entry["name"]] = (count + entry["refused"], text)
     return found
 
 

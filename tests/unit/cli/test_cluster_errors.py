@@ -72,3 +72,25 @@ def test_a_broken_image_table_is_refused_before_anything_starts(
     assert code == 2
     assert error.startswith(f"tidegate: {table}: ")
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("name", ["tidegate", "other"])
+@pytest.mark.parametrize(
+    "command", [["top"], ["rules"], ["explain", "a/b"], ["logs", "x"], ["kubectl", "get", "pods"]]
+)
+def test_a_cluster_that_is_down_or_missing_is_told_with_what_starts_it(
+    command: list[str],
+    name: str,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TIDEGATE_CLUSTER", name)
+    up = "tidegate up" if name == "tidegate" else f"tidegate up --name {name}"
+    _, error = said(monkeypatch, capsys, *command)
+    assert error == f"tidegate: there is no cluster {name!r}: `{up}` makes one\n"
+    state = cache / "clusters" / name
+    state.mkdir(parents=True)
+    (state / "cluster.json").write_text('{"index": 3, "ports": {}}')
+    _, error = said(monkeypatch, capsys, *command)
+    assert error == f"tidegate: cluster {name!r} is down: `{up}` starts it\n"

@@ -51,6 +51,10 @@ WELL = obj(
              "queueWait": {"p99Ms": 14000}, "refused": {"queue_full": 12, "throttled": 40}},
         ],
         "tenants": [{"name": "a/noisy", "queued": 7, "running": 3, "sharePercent": 20}],
+        "refusedTenants": [
+            {"name": "a/noisy", "tier": "free", "refused": 42, "limit": "rpm",
+             "why": "40 rate_limited 2 throttled"}
+        ],
     },
 )  # fmt: skip
 ILL = obj(
@@ -102,13 +106,23 @@ def test_the_tier_that_waits_longest_comes_first() -> None:
     assert [row[1] for row in rows(tier_table([WELL], "paid"))] == ["paid"]
 
 
-def test_a_tenants_load_is_the_pools_newer_one_and_its_refusals_are_its_own() -> None:
+def test_tiers_with_nothing_to_do_are_counted_and_not_shown() -> None:
+    idle = {"name": "other", "queued": 0, "running": 0, "busyPercent": 0}
+    pool = WELL | {"status": WELL["status"] | {"tiers": [*WELL["status"]["tiers"], idle]}}
+    table = tier_table([pool])
+    assert [row[1] for row in rows(table)] == ["free", "paid"]
+    assert table.caption == "1 more had nothing to do"
+    assert tier_table([WELL]).caption is None
+
+
+def test_a_tenants_load_and_refusals_are_the_pools_newer_ones() -> None:
     noisy, quiet, new = rows(tenant_table(TENANTS, [WELL], NOW))
     assert noisy == [
-        "a/noisy", "free", "7", "3", "20%", "-", "40 throttled", "throttled 5m ago", "Held",
+        "a/noisy", "free", "7", "3", "20%", "-", "40 rate_limited 2 throttled (limit rpm)",
+        "throttled 5m ago", "Held",
     ]  # fmt: skip
     assert quiet == ["a/quiet", "paid", "0", "0", "-", "640 ms", "none", "none", "yes"]
-    assert new == ["b/new", "paid", "-", "-", "-", "-", "none", "none", "-"]
+    assert new == ["b/new", "paid", "-", "-", "-", "-", "-", "-", "-"]
     assert [row[0] for row in rows(tenant_table(TENANTS, [], NOW, "free"))] == ["a/noisy"]
 
 
@@ -135,6 +149,7 @@ def test_a_look_that_fails_is_told_and_the_next_is_made() -> None:
         screens.append(capture.get())
     assert "kubectl get: connection refused" in screens[0]
     assert "2 pools, 3 tenants" in screens[1]
+    assert "up to 5 min ago" in screens[1]
 
 
 def test_once_prints_whole_rows_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
