@@ -91,7 +91,10 @@ def parse_body(endpoint: Endpoint, raw: bytes, media_domains: Container[str] = (
 
 def asked_field(endpoint: Endpoint, members: dict[str, Any]) -> str | None:
     """The field by which the client bounds the output; None: it does not."""
-    return next((f for f in endpoint.output_fields if members.get(f) is not None), None)
+    for field in endpoint.output_fields:
+        if members.get(field) is not None:
+            return field
+    return None
 
 
 def _choices(members: dict[str, Any]) -> int:
@@ -112,9 +115,9 @@ def output_bound(
         return OutputBound(0, None)
     asked = body.asked_output_tokens
     if asked is not None:
-        field = asked_field(body.endpoint, body.members)
         for most, whose in ((limits.max_tokens, "your tier"), (max_model_len, "the model")):
             if most is not None and asked > most:
+                field = asked_field(body.endpoint, body.members)
                 raise malformed(f"'{field}' is above the {most} tokens that {whose} allows.", field)
         return OutputBound(asked, None)
     default = limits.default_tokens

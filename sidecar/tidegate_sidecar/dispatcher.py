@@ -108,7 +108,7 @@ class Dispatcher:
         self, tenant: str, endpoint: Endpoint | None = None, model: str | None = None
     ) -> dict[str, str]:
         """What its rate limits leave a tenant, as the headers of an answer."""
-        if self.scheduler is None:
+        if self.scheduler is None or not self.scheduler.limits.has_any(tenant):
             return {}
         clocks = Clocks(self.loop.time(), time.time())
         return limit_headers(*self.scheduler.limits.room(tenant, endpoint, model, clocks))

@@ -50,9 +50,9 @@ class StreamKind(Enum):
     TYPED = "typed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Endpoint:
-    """One route that reaches the engine."""
+    """One route that reaches the engine; there is one of each, so they are equal by identity."""
 
     name: str
     path: str

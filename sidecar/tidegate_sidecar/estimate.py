@@ -57,9 +57,10 @@ class Estimator:
     """Prompt tokens from sizes, calibrated by the engine's usage; of all tenants, or of one."""
 
     def __init__(self, of_all: Estimator | None = None) -> None:
-        ratio = BYTES_PER_TOKEN_PRIOR if of_all is None else of_all.bytes_per_token
+        ratio: float = BYTES_PER_TOKEN_PRIOR if of_all is None else of_all.bytes_per_token
         self._of_all = of_all
         self._tenants: dict[str, Estimator] = {}
+        self.bytes_per_token: float = ratio
         self._tokens = _PRIOR_TOKENS
         self._bytes = _PRIOR_TOKENS * ratio
         self._error: float = _ERROR_PRIOR if of_all is None else of_all._error
@@ -72,10 +73,6 @@ class Estimator:
                 del self._tenants[next(iter(self._tenants))]
             own = self._tenants[tenant] = Estimator(self)
         return own
-
-    @property
-    def bytes_per_token(self) -> float:
-        return min(8.0, max(1.0, self._bytes / self._tokens))
 
     def tokens(self, size: PromptSize) -> int:
         """Estimated prompt tokens; at least one per prompt."""
@@ -111,5 +108,6 @@ class Estimator:
         self._error += _ERROR_GAIN * (min(error, 1.0) - self._error)
         self._tokens = self._tokens * _DECAY_PER_REQUEST + text_tokens
         self._bytes = self._bytes * _DECAY_PER_REQUEST + size.text_bytes
+        self.bytes_per_token = min(8.0, max(1.0, self._bytes / self._tokens))
         if self._of_all is not None:
             self._of_all.observe(size, prompt_tokens)

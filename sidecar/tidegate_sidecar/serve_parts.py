@@ -33,6 +33,8 @@ def parts_of(runtime: Runtime, in_force: InForce, body: Body, whole: Request) ->
 
     A part is about one full batch of the engine, and no more than the prompt limit lets pass.
     """
+    if body.size.prompts == 1:
+        return None
     engine = in_force.policy.engine
     budget_tokens = engine.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
     tenant = in_force.tenant(whole.tenant)

@@ -129,10 +129,12 @@ class Gate:
         return bool(self._flights) and self._line_is_short() and not self._has_place()
 
     def _line_is_short(self) -> bool:
+        if self._not_started >= self._window:
+            return False
         most = 2 * self._prefill_per_step()
         if self._prefill_window_tokens is not None and self._running:
             most = min(most, self._prefill_window_tokens)
-        return self._not_started < self._window and self._prefill_tokens < most
+        return self._prefill_tokens < most
 
     def _has_place(self) -> bool:
         return self._seats.has_room(self.in_flight) and self._kv.has_room()

@@ -50,6 +50,11 @@ class LimitDesk:
             return None
         return LimitDemand(limits, self._admission.demand_tokens(request, tenant, prompt_tokens))
 
+    def has_any(self, name: str) -> bool:
+        """Whether a tenant has rate limits."""
+        tenant = self._roster.tenants.get(name)
+        return tenant is not None and bool(tenant.rate_limits)
+
     def room(
         self, name: str, endpoint: Endpoint | None, model: str | None, clocks: Clocks
     ) -> tuple[Room | None, Room | None]:

@@ -88,7 +88,7 @@ def decode_work(context_tokens: int, tokens: int = 1) -> StepWork:
 class StepTimeFit:
     """Of one engine group. Satisfies ``plan_request.StepTimeModel``."""
 
-    __slots__ = ("_covariance", "_least", "coefficients", "observed")
+    __slots__ = ("_covariance", "_least", "_tenth", "coefficients", "observed")
 
     def __init__(self) -> None:
         self.coefficients = list(PRIOR_SECONDS)
@@ -188,11 +188,12 @@ class StepTimeFit:
 
     def _most_variance(self, i: int) -> float:
         """The prior's: as uncertain as it is large (or, once clamped, as it was at first)."""
-        return max(self.coefficients[i], self._least[i] / LEAST / 10) ** 2
+        return max(self.coefficients[i], self._tenth[i]) ** 2
 
     def _set_scale(self, ratio: float) -> None:
         self.coefficients = [coefficient * ratio for coefficient in self.coefficients]
         self._least = [coefficient * LEAST for coefficient in self.coefficients]
+        self._tenth = [least / LEAST / 10 for least in self._least]
         self._covariance = [
             [self._most_variance(i) if i == j else 0.0 for j in range(_N)] for i in range(_N)
         ]
