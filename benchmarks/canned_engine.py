@@ -3,7 +3,8 @@
 Answers are made once per shape and then only written. One protocol object a connection; requests
 are told apart by their head and Content-Length. An event of a stream is a write of its own in a
 pass of the event loop of its own, as an engine sends one a step, but without the wait between two
-steps: what is measured is the proxy. Not a model of an engine: see the fake engine for that.
+steps: what is measured is the proxy. ``GET /pace/MICROSECONDS`` sets a wait between two, for all
+connections (0: none again). Not a model of an engine: see the fake engine for that.
 
     python benchmarks/canned_engine.py --port PORT [--core N]
 """
@@ -100,7 +101,11 @@ def streamed_answer(tokens: int, usage: bool, usage_in_each: bool) -> tuple[byte
 class CannedEngine(asyncio.Protocol):
     """One connection."""
 
+    pace_seconds = 0.0
+    """Between two events of a stream."""
+
     def __init__(self) -> None:
+        self._due = 0.0
         self._loop = asyncio.get_running_loop()
         self._held = b""
         self._chunks: tuple[bytes, ...] = ()
@@ -138,6 +143,9 @@ class CannedEngine(asyncio.Protocol):
             self._transport.write(_response(_MODELS))
         elif path == b"/load":  # a pod's word to its router
             self._transport.write(_response(b'{"ready":true,"queued":0}'))
+        elif path.startswith(b"/pace/"):
+            CannedEngine.pace_seconds = int(path[6:]) / 1e6
+            self._transport.write(_response(b"{}"))
         elif path in (b"/health", b"/ping", b"/version", b"/get_server_info", b"/get_model_info"):
             self._transport.write(_response(b"{}"))
         else:
@@ -158,6 +166,7 @@ class CannedEngine(asyncio.Protocol):
             bool(options.get("continuous_usage_stats")),
         )
         self._next = 0
+        self._due = self._loop.time()
         self._write_one()
 
     def _write_one(self) -> None:
@@ -166,7 +175,11 @@ class CannedEngine(asyncio.Protocol):
         self._transport.write(self._chunks[self._next])
         self._next += 1
         if self._next < len(self._chunks):
-            self._loop.call_soon(self._write_one)
+            if self.pace_seconds:
+                self._due += self.pace_seconds
+                self._loop.call_at(self._due, self._write_one)
+            else:
+                self._loop.call_soon(self._write_one)
         else:
             self._chunks = ()
             self._answer_next()

@@ -1,4 +1,5 @@
-"""A load client that costs little: raw HTTP/1.1 over kept connections, each sending when answered.
+"""A load client that costs little: raw HTTP/1.1 over kept connections, each sending when answered,
+or at given times, answered or not (:func:`load_at_rate`).
 
 Every answer is checked after it has arrived: status 200, JSON with the expected content, or a
 stream of the expected number of events and `[DONE]`. A wrong answer is counted with its text and
@@ -8,8 +9,10 @@ never timed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import orjson
@@ -26,6 +29,8 @@ class Outcome:
     wrong: int = 0
     errors: list[str] = field(default_factory=list)
     metered: float = 0.0
+    longest_gap_ms: float = 0.0
+    """Between two reads of one answer."""
 
     @property
     def per_second(self) -> float:
@@ -39,10 +44,40 @@ class Outcome:
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
-class _Connection(asyncio.Protocol):
-    """One connection with one request on it at a time."""
+class _Pacer:
+    """Sends on a connection that is free or, where none is, on the next that becomes so."""
 
-    def __init__(self, request: bytes, check: Callable[[bytes], str], outcome: Outcome) -> None:
+    def __init__(self) -> None:
+        self._free: list[_Connection] = []
+        self._due: deque[float] = deque()
+
+    def send(self) -> None:
+        """A request is due now."""
+        now = time.perf_counter()
+        if self._free:
+            self._free.pop().send(now)
+        else:
+            self._due.append(now)
+
+    def freed(self, connection: _Connection) -> None:
+        """It carries no request."""
+        if self._due:
+            connection.send(self._due.popleft())
+        else:
+            self._free.append(connection)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection with one request on it at a time; without a pacer it sends when answered."""
+
+    def __init__(
+        self,
+        request: bytes,
+        check: Callable[[bytes], str],
+        outcome: Outcome,
+        pacer: _Pacer | None = None,
+    ) -> None:
+        self._pacer = pacer
         self._request = request
         self._check = check
         self._outcome = outcome
@@ -52,14 +87,15 @@ class _Connection(asyncio.Protocol):
         self._body_at = -1
         self._length = -1
         self._got = 0
-        self._sent_at = 0.0
+        self._due_at = 0.0
+        self._read_at: float | None = None
         self.counting = False
         self.stopping = False
         self.closed = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        self._send()
+        self._free()
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.stopping:
@@ -72,14 +108,26 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _send(self) -> None:
+    def _free(self) -> None:
+        if self._pacer is None:
+            self.send(time.perf_counter())
+        else:
+            self._pacer.freed(self)
+
+    def send(self, due_at: float) -> None:
+        """The next request, whose latency counts from then."""
         assert self._transport is not None
         self._held, self._tail = [], b""
         self._body_at, self._length, self._got = -1, -1, 0
-        self._sent_at = time.perf_counter()
+        self._due_at, self._read_at = due_at, None
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
+        now = time.perf_counter()
+        if self.counting and self._read_at is not None:
+            gap_ms = (now - self._read_at) * 1000
+            self._outcome.longest_gap_ms = max(self._outcome.longest_gap_ms, gap_ms)
+        self._read_at = now
         self._held.append(data)
         self._got += len(data)
         self._tail = data[-5:] if len(data) >= 5 else (self._tail + data)[-5:]
@@ -105,7 +153,7 @@ class _Connection(asyncio.Protocol):
         return self._tail == b"0\r\n\r\n" and self._got > self._body_at
 
     def _answered(self) -> None:
-        took_ms = (time.perf_counter() - self._sent_at) * 1000
+        took_ms = (time.perf_counter() - self._due_at) * 1000
         answer = b"".join(self._held)
         head, body = answer[: self._body_at], answer[self._body_at :]
         if not head.startswith(b"HTTP/1.1 200"):
@@ -119,7 +167,7 @@ class _Connection(asyncio.Protocol):
         if self.counting:
             self._outcome.latencies_ms.append(took_ms)
         if not self.stopping:
-            self._send()
+            self._free()
 
     def _wrong(self, text: str) -> None:
         self._outcome.wrong += 1
@@ -184,30 +232,75 @@ async def load(
 
     `meter` is read at both ends of the measured time; the outcome has the difference.
     """
+    outcome = Outcome()
+    async with _connected(port, body, key, check, outcome, connections) as opened:
+        await asyncio.sleep(warm_up_seconds)
+        _count(opened, True)
+        started, metered = time.perf_counter(), meter()
+        await asyncio.sleep(seconds)
+        outcome.seconds = time.perf_counter() - started
+        outcome.metered = meter() - metered
+        _count(opened, False)
+    return outcome
+
+
+async def load_at_rate(
+    port: int,
+    body: dict[str, object],
+    key: str,
+    check: Callable[[bytes], str],
+    *,
+    connections: int,
+    warm_up_seconds: float,
+    seconds: float,
+    per_second: float,
+) -> Outcome:
+    """As `load`, but so many are sent in each second, answered or not; latency counts from then."""
+    loop = asyncio.get_running_loop()
+    outcome, pacer = Outcome(seconds=seconds), _Pacer()
+    async with _connected(port, body, key, check, outcome, connections, pacer) as opened:
+        started = loop.time()
+        for number in range(round((warm_up_seconds + seconds) * per_second)):
+            at = number / per_second
+            await asyncio.sleep(started + at - loop.time())
+            _count(opened, at >= warm_up_seconds)
+            pacer.send()
+        await asyncio.sleep(started + warm_up_seconds + seconds - loop.time())
+        _count(opened, False)
+    return outcome
+
+
+def _count(connections: list[_Connection], counting: bool) -> None:
+    for connection in connections:
+        connection.counting = counting
+
+
+@contextlib.asynccontextmanager
+async def _connected(
+    port: int,
+    body: dict[str, object],
+    key: str,
+    check: Callable[[bytes], str],
+    outcome: Outcome,
+    connections: int,
+    pacer: _Pacer | None = None,
+) -> AsyncIterator[list[_Connection]]:
     payload = orjson.dumps(body)
     request = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
         f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(payload)}\r\n\r\n"
     ).encode() + payload
-    outcome = Outcome()
     loop = asyncio.get_running_loop()
-    open_connections: list[_Connection] = []
+    opened: list[_Connection] = []
     for _ in range(connections):
         _, protocol = await loop.create_connection(
-            lambda: _Connection(request, check, outcome), "127.0.0.1", port
+            lambda: _Connection(request, check, outcome, pacer), "127.0.0.1", port
         )
-        open_connections.append(protocol)
-    await asyncio.sleep(warm_up_seconds)
-    for connection in open_connections:
-        connection.counting = True
-    started, metered = time.perf_counter(), meter()
-    await asyncio.sleep(seconds)
-    outcome.seconds = time.perf_counter() - started
-    outcome.metered = meter() - metered
-    for connection in open_connections:
-        connection.counting = False
-    for connection in open_connections:
-        connection.stop()
-    await asyncio.gather(*(connection.closed for connection in open_connections))
-    return outcome
+        opened.append(protocol)
+    try:
+        yield opened
+    finally:
+        for connection in opened:
+            connection.stop()
+        await asyncio.gather(*(connection.closed for connection in opened))

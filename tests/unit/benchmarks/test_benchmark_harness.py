@@ -142,3 +142,46 @@ async def test_chunks_cut_anywhere_give_the_same_body(client: ModuleType, piece_
             connection.data_received(answer[at : at + piece_bytes])
     assert outcome.errors == []
     assert len(outcome.latencies_ms) == 2
+
+
+async def test_requests_at_a_rate_are_as_many_as_are_due(client: ModuleType, engine: int) -> None:
+    outcome = await client.load_at_rate(
+        engine,
+        {"model": "bench-model", "messages": [], "max_tokens": 1},
+        "key",
+        client.check_whole(1),
+        connections=2,
+        warm_up_seconds=0.05,
+        seconds=0.2,
+        per_second=100.0,
+    )
+    assert outcome.errors == []
+    assert 0 < len(outcome.latencies_ms) <= 20
+
+
+def test_what_is_due_while_no_connection_is_free_counts_from_then(client: ModuleType) -> None:
+    class Connection:
+        def __init__(self) -> None:
+            self.due: list[float] = []
+
+        def send(self, due_at: float) -> None:
+            self.due.append(due_at)
+
+    pacer, connection = client._Pacer(), Connection()
+    pacer.send()
+    before = client.time.perf_counter()
+    pacer.freed(connection)
+    assert connection.due[0] <= before
+    pacer.freed(connection)
+    pacer.send()
+    assert connection.due[1] >= before
+
+
+async def test_a_slowed_upstream_shows_its_gaps(
+    client: ModuleType, engine: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canned = importlib.import_module("canned_engine")
+    monkeypatch.setattr(canned.CannedEngine, "pace_seconds", 0.02)
+    outcome = await measured(client, engine, client.check_stream(2), max_tokens=2, stream=True)
+    assert outcome.errors == []
+    assert outcome.longest_gap_ms >= 10
