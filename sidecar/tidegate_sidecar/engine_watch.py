@@ -3,6 +3,9 @@
 ``GET /health`` decides readiness (an engine without it, any other OpenAI-compatible server, is
 judged by ``GET /v1/models``). One refused connection or 503 is enough to be not ready; silence
 needs three looks, since an engine's server may be busy for a second and is not dead.
+
+An engine that does not answer, or serves none of the pool's model, is said in the log once, until
+that changes.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ class EngineWatch:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._misses = 0
+        self._absence_told = False
+        self._wrong_model: tuple[str, ...] = ()
+        """The pool's, and what the engine serves in its place, as was said."""
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """(status, body); status 0: no connection, -1: connected, but no answer in time."""
@@ -61,8 +67,10 @@ class EngineWatch:
             if status != -1 or self._misses >= _MISSES_ALLOWED:
                 runtime.dispatcher.set_engine_ready(False)
                 runtime.engine_figures = EngineFigures()
-                if was_ready:
-                    log.warning("the engine is not ready (status %d)", status)
+                if was_ready or not self._absence_told:
+                    self._absence_told = True
+                    why = {0: "no connection", -1: "no answer"}.get(status, f"status {status}")
+                    log.warning("the engine is not ready (%s)", why)
             return
         self._misses = 0
         if not was_ready or not runtime.engine_models:
@@ -73,6 +81,22 @@ class EngineWatch:
         if not was_ready:
             runtime.dispatcher.set_engine_ready(True)
             log.info("the engine is ready")
+        self._tell_wrong_model()
+
+    def _tell_wrong_model(self) -> None:
+        in_force = self._runtime.in_force
+        served = [str(model.get("id")) for model in self._runtime.engine_models]
+        if in_force is None or not served:
+            return
+        wanted = in_force.model.name
+        wrong = () if wanted in served else (wanted, *served)
+        if wrong and wrong != self._wrong_model:
+            log.warning(
+                "the engine serves %s, not the pool's model %s: it will refuse every request",
+                ", ".join(served),
+                wanted,
+            )
+        self._wrong_model = wrong
 
     async def _read_models(self) -> None:
         status, body = await self.get("/v1/models")

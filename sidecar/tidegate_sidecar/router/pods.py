@@ -199,8 +199,10 @@ class PodSet:
         for name in list(self._pods):
             if name not in told or name in new:
                 self._leaving.append(self._pods.pop(name))
+                log.info("pod %s has left the list", name)
         self._pods.update(new)
-        log.info("%d pods", len(self._pods))
+        for pod in new.values():
+            log.info("pod %s is listed, at %s", pod.name, pod.told.address)
 
     def _token(self) -> dict[str, str]:
         if self._token_file is None:
@@ -208,6 +210,12 @@ class PodSet:
         return {"Authorization": f"Bearer {self._token_file.read_text(encoding='utf-8').strip()}"}
 
     async def _ask(self, pod: RoutedPod, token: dict[str, str]) -> None:
+        was_ready = pod.ready
+        await self._hear(pod, token)
+        if pod.ready is not was_ready:
+            log.info("pod %s %s", pod.name, "is ready" if pod.ready else "is not ready any more")
+
+    async def _hear(self, pod: RoutedPod, token: dict[str, str]) -> None:
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 exchange = await pod.admin.get("/load", token)

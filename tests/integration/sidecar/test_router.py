@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import secrets
 import ssl
 import time
@@ -152,7 +153,10 @@ async def test_a_pod_with_other_secrets_is_no_fault_of_the_client(
     other = write_secrets(fleet.folder / "others", secrets.token_hex(32))
     fleet.secrets = other
     await fleet.add_pod()
+    caplog.set_level(logging.INFO, "tidegate.router")
     await fleet.tell(1)
+    for line in ("pod pod-0 has left the list", "pod pod-1 is ready"):
+        assert [record.message for record in caplog.records].count(line) == 1
     assert await fleet.answered() == 503
     assert await fleet.answered() == 503
     told = [record for record in caplog.records if "does not accept" in record.message]
