@@ -79,8 +79,10 @@ def compile_pool(
     now_seconds: float,
     seen_generation: int = 0,
     version: int = POLICY_VERSION,
+    routed: bool = False,
 ) -> CompiledPool:
-    """Compile one pool; ``may_share`` lets it serve Tenants of other namespaces.
+    """Compile one pool; ``may_share`` lets it serve Tenants of other namespaces, ``routed`` says
+    that all its clients come by its router.
 
     ``seen_generation`` is the highest that any of its sidecars reported: above the one in the
     Secrets it means that those were lost, and the next one must be above it. ``version`` is that
@@ -125,6 +127,7 @@ def compile_pool(
         prefill=prefill_limits(pool),
         observability=_observability(pool),
         shared_state=_shared_state(pool),
+        routed=routed,
     )
     keys = KeySet(
         KEYS_VERSION,

@@ -26,6 +26,7 @@ from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
 from tidegate_operator.judge import Judgement
 from tidegate_operator.kube import (
+    DEPLOYMENT,
     NETWORK_POLICY,
     POD_DISRUPTION_BUDGET,
     SECRET,
@@ -46,6 +47,7 @@ from tidegate_operator.pool_children import WaitForCollection
 from tidegate_operator.pool_runtime import PoolRuntime
 from tidegate_operator.pool_state import PodState, pod_state
 from tidegate_operator.reconcile import Heard, Reconciler
+from tidegate_operator.router_link import RouterLink
 from tidegate_operator.settings import Settings
 from tidegate_operator.sidecars import REQUEST_TIMEOUT, SidecarLink
 from tidegate_operator.slo.budget_reader import BudgetReader
@@ -64,6 +66,7 @@ JUDGING_BACK_OFF_SECONDS = 2.0
 """At most: what is revoked waits for it, in all pools."""
 CHILDREN = (
     STATEFUL_SET,
+    DEPLOYMENT,
     SERVICE,
     SERVICE_ACCOUNT,
     NETWORK_POLICY,
@@ -73,9 +76,14 @@ CHILDREN = (
 """Kinds of children whose events bring their pool to be looked at. PodMonitors and
 PrometheusRules are not watched, as a cluster may lack the kinds: what is wrong with one is put
 right at the next resync."""
-REFUSALS = (Reason.APPLY_FAILED, Reason.POD_REFUSED)
-"""What the API server refused is tried again, but at the pace of the back-off: what was missing may
-have come, and no event tells."""
+REFUSALS = (
+    Reason.APPLY_FAILED,
+    Reason.POD_REFUSED,
+    Reason.SECRET_NOT_FOUND,
+    Reason.SECRET_KEY_MISSING,
+)
+"""What the API server refused or had not is tried again, but at the pace of the back-off: what was
+missing may have come, and no event tells."""
 
 
 class Controller:
@@ -239,7 +247,9 @@ class Controller:
 
     async def _reconcile(self, key: Key) -> None:
         runtime = self._pools.get(key)
-        heard = runtime.heard(lambda: self._pods(key)) if runtime else Heard()
+        heard = Heard()
+        if runtime:
+            heard = runtime.heard(lambda: self._pods(key), lambda: self._routers(key))
         state = await self._reconciler.reconcile(key, heard)
         if state is None:
             self._drop(key)
@@ -247,7 +257,7 @@ class Controller:
         if runtime is None:
             runtime = self._pools[key] = self._new_runtime(key)
         changed = runtime.serve(state)
-        runtime.link.update(self._pods(key), state.delivery)
+        runtime.update(self._pods(key), self._routers(key), state.delivery)
         self._writer.mark(SERVING_POOL, key)
         self._mark_served(*changed)
         self._look_whole()
@@ -271,10 +281,15 @@ class Controller:
     def _new_runtime(self, key: Key) -> PoolRuntime:
         assert self._session is not None
 
+        def mark() -> None:
+            self._writer.mark(SERVING_POOL, key)
+
         def changed() -> None:
             before = kept(runtime.promises)
             runtime.measure(self._settings.figures_window_seconds, partly=self._waited)
-            self._writer.mark(SERVING_POOL, key)
+            mark()
+            if runtime.goes_on:
+                self._queue.put(key, now=True)
             for tier, _ in before ^ kept(runtime.promises):
                 self._writer.mark(TENANT_TIER, ("", tier))
 
@@ -286,20 +301,25 @@ class Controller:
         def decided(resized: bool) -> None:
             if resized:
                 self._queue.put(key, now=True)
-            self._writer.mark(SERVING_POOL, key)
+            mark()
 
         name, look_seconds = "/".join(key), self._settings.scrape_seconds
-        runtime = PoolRuntime(
-            SidecarLink(
+        to_sidecars, to_routers = (
+            of(
                 name,
                 self._session,
                 self._metrics,
                 scrape_seconds=look_seconds,
                 window_seconds=self._settings.figures_window_seconds,
-                changed=changed,
+                changed=told,
                 outdated=outdated,
                 other_version=lambda: self._queue.put(key, now=True),
-            ),
+            )
+            for of, told in ((SidecarLink, changed), (RouterLink, mark))
+        )
+        runtime = PoolRuntime(
+            to_sidecars,
+            to_routers,
             PoolAutoscaler(name, self._session, look_seconds, decided),
             BudgetReader(name, self._session),
         )
@@ -307,6 +327,9 @@ class Controller:
 
     def _pods(self, key: Key) -> list[PodState]:
         return [pod_state(pod, time.time()) for pod in self._world.pods_of(key)]
+
+    def _routers(self, key: Key) -> list[PodState]:
+        return [pod_state(pod, time.time()) for pod in self._world.routers_of(key)]
 
     # --- status (StatusSource)
 
@@ -383,6 +406,7 @@ class Controller:
             time.time(),
             runtime.autoscaler.scaler,
             self._slo.of_pool("/".join(key), runtime.promises),
+            routers=self._routers(key),
         )
 
 

@@ -25,6 +25,7 @@ from tidegate_operator.api.common import FieldError
 from tidegate_operator.pool_state import rollout
 from tidegate_operator.render.groups import GroupChildren
 from tidegate_operator.rollout_plan import RolloutPlan, cold_digest, plan_rollout
+from tidegate_operator.routing import knows_routers
 
 Json = dict[str, Any]
 FORMER = (FieldError("", ""),)
@@ -64,6 +65,7 @@ def plan_groups(
             live.get(name),
             FORMER if was else made.conflicts,
             cold_digest(spec, name),
+            knows_routers if spec.get("router") is not None else None,
         )
         if was:
             plan = replace(plan, faults=())

@@ -94,6 +94,9 @@ SERVICE = Kind("", "v1", "services", "Service")
 SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 POD = Kind("", "v1", "pods", "Pod")
 STATEFUL_SET = Kind("apps", "v1", "statefulsets", "StatefulSet")
+DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment")
+ROLE = Kind("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDING = Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 POD_DISRUPTION_BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 POD_MONITOR = Kind("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor")
@@ -113,6 +116,9 @@ KINDS: Mapping[str, Kind] = {
         SERVICE_ACCOUNT,
         POD,
         STATEFUL_SET,
+        DEPLOYMENT,
+        ROLE,
+        ROLE_BINDING,
         POD_DISRUPTION_BUDGET,
         NETWORK_POLICY,
         POD_MONITOR,

@@ -23,6 +23,10 @@ ENGINE = "engine"
 POLICY = "policy"
 ADMIN = "admin"
 CACHE_SALT = "cache-salt"
+ROUTER = "router"
+IDENTITY = "identity"
+ROUTED_SINCE_ANNOTATION = "tidegate.io/routed-since"
+"""On the pool's Service: since when it leads to the router."""
 
 SHARED_STATE_SECRET = "/etc/tidegate/shared-state/password"
 """In the sidecar's container: where the password of the pool's sharedState is mounted."""
@@ -47,6 +51,20 @@ def engine_selector(pool: str, group: str | None = None) -> dict[str, str]:
     """Labels that select the engine pods of one group of the pool, or of all, and nothing else."""
     selector = {POOL_LABEL: pool, COMPONENT_LABEL: ENGINE}
     return selector if group is None else selector | {GROUP_LABEL: group}
+
+
+def router_selector(pool: str) -> dict[str, str]:
+    """Labels that select the router's pods of the pool and nothing else."""
+    return {POOL_LABEL: pool, COMPONENT_LABEL: ROUTER}
+
+
+def router_child(pool: str) -> str:
+    """Name of the router's children."""
+    return f"{pool}-router"
+
+
+def identity_secret(pool: str) -> str:
+    return f"{pool}-identity"
 
 
 def group_child(pool: str, group: str) -> str:

@@ -14,6 +14,7 @@ from tidegate_operator.apply import in_sync
 from tidegate_operator.findings import Fault
 from tidegate_operator.kube import SERVING_POOL, Forbidden, Invalid, Json, Kind, Kube, KubeError
 from tidegate_operator.metrics import Metrics
+from tidegate_operator.rollout_plan import RolloutPlan
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,10 @@ class PoolChildren:
         """Note a child that could not be applied."""
         text = f"{kind.name} {name} was refused: {error}"
         self.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))
+
+    async def get(self, kind: Kind, name: str) -> Json | None:
+        """An object in the pool's namespace, as it is."""
+        return await self._kube.get(kind, name, self.pool.metadata.namespace)
 
     async def create(self, kind: Kind, desired: Json) -> Json | None:
         """Create one child; None where that was refused (and noted), Conflict where it exists."""
@@ -74,6 +79,21 @@ class PoolChildren:
             },
         )
         return applied
+
+    async def apply_pods(
+        self, kind: Kind, plan: RolloutPlan, live: Json | None, field: str
+    ) -> Json | None:
+        """Apply what makes pods, with new ones only where the API server would take them;
+        ``field`` of the spec says what they are."""
+        wanted = plan.stateful_set
+        if plan.pod is not None and (why := await self._kube.refusal(plan.pod)):
+            text = (
+                f"{field}: the cluster refuses such pods, so those that run stay as they are: {why}"
+            )
+            fault = Fault(ConditionType.ACCEPTED, Reason.POD_REFUSED, text)
+            self.faults += [] if fault in self.faults else [fault]
+            wanted = plan.last_good
+        return await self.apply(kind, wanted, live) if wanted else None
 
     async def remove(self, kind: Kind, name: str) -> None:
         """Delete the pool's own child of that name, if there is one."""

@@ -14,7 +14,7 @@ from tidegate_operator.figures import PoolFigures, pool_figures
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.prices import pod_hour_price
 from tidegate_operator.reconcile import Heard, PoolState
-from tidegate_operator.sidecars import SidecarLink
+from tidegate_operator.sidecars import Delivery, SidecarLink
 from tidegate_operator.slo.budget_reader import BudgetReader
 from tidegate_operator.slo.promises import Promise, promises_of
 from tidegate_operator.status import Delivered, address_for, wanted_groups
@@ -28,9 +28,14 @@ class PoolRuntime:
     """The link to a pool's sidecars, kept running, and what is known of the pool."""
 
     def __init__(
-        self, link: SidecarLink, autoscaler: PoolAutoscaler, budgets: BudgetReader
+        self,
+        link: SidecarLink,
+        routers: SidecarLink,
+        autoscaler: PoolAutoscaler,
+        budgets: BudgetReader,
     ) -> None:
         self.link = link
+        self.routers = routers
         self.autoscaler = autoscaler
         self._budgets = budgets
         self.state: PoolState | None = None
@@ -46,7 +51,8 @@ class PoolRuntime:
         self._kv_blocks: int | None = None
         """Of an engine, as last heard of."""
         self.tasks = (
-            asyncio.create_task(self._run()),
+            asyncio.create_task(self._run(link)),
+            asyncio.create_task(self._run(routers)),
             asyncio.create_task(autoscaler.run(self._groups_now)),
             asyncio.create_task(budgets.run()),
         )
@@ -56,14 +62,39 @@ class PoolRuntime:
         for task in self.tasks:
             task.cancel()
 
-    def heard(self, pods: Callable[[], Sequence[PodState]]) -> Heard:
-        """What reconciling is to know; ``pods`` are those that there are when it delivers."""
+    def heard(
+        self,
+        pods: Callable[[], Sequence[PodState]],
+        routers: Callable[[], Sequence[PodState]],
+    ) -> Heard:
+        """What reconciling is to know; ``pods`` and ``routers`` are those that there are when it
+        delivers."""
+        versions = (self.link.reads_policy, self.routers.reads_policy)
         return Heard(
             self.seen_generation,
-            self.link.reads_policy,
+            min((version for version in versions if version is not None), default=None),
             self.autoscaler.sizes,
-            lambda delivery: self.link.update(pods(), delivery),
+            self.link.in_force,
+            lambda delivery: self.update(pods(), routers(), delivery),
         )
+
+    def update(
+        self,
+        pods: Sequence[PodState],
+        routers: Sequence[PodState],
+        delivery: Delivery | None,
+    ) -> None:
+        """Who is there, and what they should run."""
+        self.link.update(pods, delivery)
+        self.routers.update(routers, delivery)
+
+    @property
+    def goes_on(self) -> bool:
+        """The removal of its router waited for a policy that all sidecars run by now."""
+        state = self.state
+        if state is None or state.route.wanted or not state.route.leads or not state.delivery:
+            return False
+        return self.link.in_force == state.delivery.generation
 
     def serve(self, state: PoolState | None) -> tuple[frozenset[str], frozenset[str]]:
         """Take the new state; the tiers and tenants that began or ceased to be served."""
@@ -142,7 +173,9 @@ class PoolRuntime:
 
     def delivered(self) -> Delivered:
         """How far the newest policy got."""
-        behind, since = self.link.behind, self.link.pending_since
+        behind = [*self.link.behind, *self.routers.behind]
+        pending = (self.link.pending_since, self.routers.pending_since)
+        since = min((begun for begun in pending if begun is not None), default=None)
         return Delivered(
             ready=sum(s.pod.ready for s in self.link.sidecars.values()),
             behind=tuple(s.pod.name for s in behind),
@@ -152,11 +185,11 @@ class PoolRuntime:
             cut_off=self.link.cut_off,
         )
 
-    async def _run(self) -> None:
+    async def _run(self, link: SidecarLink) -> None:
         """A link whose loop fails is logged and begun anew: no pool is silently left alone."""
         while True:
             try:
-                await self.link.run()
+                await link.run()
             except Exception:
-                log.exception("the link to the sidecars of pool %s failed", self.link.pool)
+                log.exception("a link to the pods of pool %s failed", link.pool)
             await asyncio.sleep(LINK_RESTART_SECONDS)

@@ -12,7 +12,7 @@ from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Rea
 from tidegate_operator.api.kv import USUAL_BUDGET_PERCENT
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.findings import Finding, joined
-from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, TENANT_PORT, group_child
+from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, TENANT_PORT, group_child, router_child
 from tidegate_operator.prices import gpus_asked, gpus_used
 from tidegate_operator.reconcile import PoolState
 from tidegate_operator.render.engine import GPU
@@ -71,6 +71,13 @@ def _upgrade(pool: ServingPool, state: PoolState, operator_image: str) -> list[F
             "spec.engine, spec.model or spec.sidecar takes what is newer, and so does kubectl "
             f"annotate statefulset {sets} -n {namespace} {POD_TEMPLATE_ANNOTATION}-"
         )
+    if state.router is not None and state.router.outdated:
+        namespace, name = state.key
+        texts.append(
+            "The router's pods are as an earlier version of the operator made them; any change of "
+            "spec.router takes what is newer, and so does kubectl annotate deployment "
+            f"{router_child(name)} -n {namespace} {POD_TEMPLATE_ANNOTATION}-"
+        )
     if lost := state.compiled.lost if state.compiled else ():
         texts.append(
             "The pool's sidecars are of an earlier version, which does not know what the pool or "
@@ -101,7 +108,7 @@ def _gpus(pool: ServingPool) -> list[Finding]:
 
 def _not_routed(pool: ServingPool, state: PoolState) -> list[Finding]:
     groups = pool.spec.engine_groups or ()
-    if len(groups) < 2:
+    if len(groups) < 2 or pool.spec.router is not None:
         return []
     namespace, name = state.key
     homes = [
@@ -111,8 +118,8 @@ def _not_routed(pool: ServingPool, state: PoolState) -> list[Finding]:
         if group.tiers
     ]
     text = (
-        "There is no router yet to bring a request to the engine group of its tier: the pool's own "
-        "Service leads to the first group that serves, so have them call "
+        "No router brings a request to the engine group of its tier: the pool's own Service leads "
+        "to the first group that serves; set spec.router, or have them call "
         f"{'; '.join(homes) or 'the Service of the group that they want'}"
     )
     return [_warning(ConditionType.GROUPS_NOT_ROUTED, Reason.NO_ROUTER, text)]

@@ -14,10 +14,7 @@ An object that the server refuses does not stop the others
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
-import secrets as tokens
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -49,22 +46,29 @@ from tidegate_operator.kube import (
     SERVICE_ACCOUNT,
     SERVING_POOL,
     STATEFUL_SET,
+    Forbidden,
     Json,
     Kube,
+    KubeError,
     NotFound,
     Unavailable,
 )
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_children import PoolChildren, owns
+from tidegate_operator.pool_router import LiveRouter, apply_router, remove_router
+from tidegate_operator.pool_secrets import admin_token, pod_keys
 from tidegate_operator.pool_state import pod_state
-from tidegate_operator.render import (
-    admin_token_secret,
-    cache_salt_key_secret,
-    policy_secrets,
-    render_children,
+from tidegate_operator.render import policy_secrets, render_children
+from tidegate_operator.render.router import RouterChildren
+from tidegate_operator.rollout_plan import running_sidecar_image
+from tidegate_operator.routing import (
+    NO_ROUTE,
+    ROUTED_SINCE_VERSION,
+    Route,
+    is_routed,
+    knows_routers,
+    plan_route,
 )
-from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE, CACHE_SALT_KEY_FILE
-from tidegate_operator.rollout_plan import RolloutPlan, running_sidecar_image
 from tidegate_operator.settings import Settings
 from tidegate_operator.shards import Previous, read
 from tidegate_operator.sidecars import Delivery
@@ -85,6 +89,8 @@ class Heard:
     it was."""
     scaled: Mapping[str, int] | None = None
     """How many pods autoscaling wants in each engine group; unset: it did not decide yet."""
+    in_force: int | None = None
+    """Generation of the policy that all ready sidecars run; unset: not known."""
     deliver: Callable[[Delivery], None] = lambda _: None
     """Takes what the sidecars are to be told."""
 
@@ -104,6 +110,9 @@ class PoolState:
     stateful_sets: Mapping[str, Json] = field(default_factory=dict)
     """By group."""
     service: Json | None = None
+    route: Route = NO_ROUTE
+    """How clients come to it."""
+    router: LiveRouter | None = None
     delivery: Delivery | None = None
     sidecar_image: str = ""
     outdated: bool = False
@@ -151,7 +160,7 @@ class Reconciler:
         compiled = withdraw(previous, judgement, [fault], heard.generation, time.time(), version)
         delivery = None
         if compiled.policy is not None:
-            token = await self._admin_token(run)
+            token = await admin_token(run)
             delivery = await self._write_policy(run, compiled, shards, token)
         return PoolState(
             key,
@@ -175,6 +184,10 @@ class Reconciler:
         run = PoolChildren(self._kube, self._metrics, pool)
         shards = await self._shards(pool)
         previous = read(shards.values())
+        service, unread = await self._service(run)
+        routed = previous.policy is not None and previous.policy.routed
+        if unread is None:
+            routed = is_routed(pool.spec.router is not None, service)
         compiled = compile_pool(
             pool,
             self._world.judgement,
@@ -183,6 +196,7 @@ class Reconciler:
             now_seconds=time.time(),
             seen_generation=heard.generation,
             version=_version(heard.reads_policy, previous),
+            routed=routed,
         )
         live = await self._stateful_sets(pool)
         image = self._sidecar_image(pool, live)
@@ -193,28 +207,34 @@ class Reconciler:
         groups = (*wanted, *former)
         state = PoolState(key, generation, pool, compiled, groups, live, sidecar_image=image)
         if compiled.policy is not None and compiled.keys is not None:
+            route = Route(pool.spec.router is not None, waits_for="the pool's Service to be read")
+            if unread is None:
+                route = self._route(pool, service, compiled.policy, heard)
             children = render_children(
                 pool,
                 image,
                 self._settings.admin_namespaces,
                 groups,
                 leading_group(groups, ready),
+                route,
             )
             plans = plan_groups(children.groups, live, [group.name for group in former], spec)
             run.faults += [fault] if (fault := too_few(pool)) else []
             run.faults += dict.fromkeys(fault for group in plans for fault in group.plan.faults)
             if children.service_account is not None:
                 await run.apply(SERVICE_ACCOUNT, children.service_account)
-            salt_name = names.cache_salt_secret(pool.metadata.name)
-            await self._made_once(run, salt_name, CACHE_SALT_KEY_FILE, cache_salt_key_secret)
-            token = await self._admin_token(run)
+            await pod_keys(run)
+            token = await admin_token(run)
             delivery = await self._write_policy(run, compiled, shards, token)
             if delivery is not None:
                 heard.deliver(delivery)
+            if isinstance(unread, Unavailable):
+                raise unread
             await run.apply(SERVICE, children.headless_service)
-            service = await run.apply(SERVICE, children.service)
+            service = await run.apply(SERVICE, children.service, service)
             await run.apply(NETWORK_POLICY, children.network_policy)
             await self._monitoring(run, pool, compiled.policy, children.pod_monitor)
+            router = await self._router(run, pool, children.router, route)
             applied = {
                 group.name: found
                 for group in plans
@@ -224,12 +244,61 @@ class Reconciler:
                 state,
                 stateful_sets=applied,
                 service=service,
+                route=route,
+                router=router,
                 delivery=delivery,
                 sidecar_image=self._sidecar_image(pool, applied),
                 outdated=any(group.plan.outdated for group in plans),
             )
         faults = (*compiled.faults, *run.faults)
         return replace(state, faults=faults, findings=with_faults(compiled.findings, faults))
+
+    async def _service(self, run: PoolChildren) -> tuple[Json | None, KubeError | None]:
+        """The pool's own, as it is, or why it is not known."""
+        try:
+            return await run.get(SERVICE, run.pool.metadata.name), None
+        except (Unavailable, Forbidden) as error:
+            return None, error
+
+    def _route(
+        self, pool: ServingPool, service: Json | None, policy: Policy, heard: Heard
+    ) -> Route:
+        """How clients are to come to the pool from here on."""
+        key = pool.metadata.namespace, pool.metadata.name
+        now = time.time()
+        ready = [
+            pod
+            for pod in self._world.pods_of(key)
+            if (state := pod_state(pod, now)).ready and not state.terminating
+        ]
+        routers = [pod_state(pod, now) for pod in self._world.routers_of(key)]
+        # What an earlier version of the sidecar has in its pod does not help it.
+        unknown = policy.version < ROUTED_SINCE_VERSION
+        return plan_route(
+            pool.spec.router is not None,
+            service,
+            routers_ready=sum(pod.ready and not pod.terminating for pod in routers),
+            strangers=[
+                pod["metadata"]["name"] for pod in ready if unknown or not knows_routers(pod)
+            ],
+            unsigned_served=heard.in_force == policy.generation,
+            now_seconds=now,
+        )
+
+    async def _router(
+        self,
+        run: PoolChildren,
+        pool: ServingPool,
+        children: RouterChildren | None,
+        route: Route,
+    ) -> LiveRouter | None:
+        """Bring the router to what the pool wants, once no client comes by one that goes."""
+        monitored = self._world.serves(POD_MONITOR)
+        if children is not None:
+            return await apply_router(run, pool, children, monitored=monitored)
+        if not route.has_router:
+            await remove_router(run, monitored=monitored)
+        return None
 
     async def _monitoring(
         self, run: PoolChildren, pool: ServingPool, policy: Policy, pod_monitor: Json
@@ -273,49 +342,17 @@ class Reconciler:
         children, name = group.children, group.children.disruption_budget["metadata"]["name"]
         if group.removed:
             # Last what tells that there was such a group.
-            if children.service is not None:
+            if group.name != names.MAIN_GROUP:
                 await run.remove(SERVICE, name)
             await run.remove(POD_DISRUPTION_BUDGET, name)
             await run.remove(STATEFUL_SET, name)
             return None
         if children.service is not None:
             await run.apply(SERVICE, children.service)
+        elif group.name != names.MAIN_GROUP:
+            await run.remove(SERVICE, name)
         await run.apply(POD_DISRUPTION_BUDGET, children.disruption_budget)
-        return await self._pods(run, group.plan, live) or live
-
-    async def _pods(self, run: PoolChildren, plan: RolloutPlan, live: Json | None) -> Json | None:
-        """Apply the StatefulSet, with new pods only where the API server would take them."""
-        wanted = plan.stateful_set
-        if plan.pod is not None and (why := await self._kube.refusal(plan.pod)):
-            text = (
-                f"spec.engine: the cluster refuses such pods, so those that run stay as they are: "
-                f"{why}"
-            )
-            fault = Fault(ConditionType.ACCEPTED, Reason.POD_REFUSED, text)
-            run.faults += [] if fault in run.faults else [fault]
-            wanted = plan.last_good
-        return await run.apply(STATEFUL_SET, wanted, live) if wanted else None
-
-    async def _admin_token(self, run: PoolChildren) -> str | None:
-        """The token of the pool's admin ports."""
-        name = names.admin_secret(run.pool.metadata.name)
-        return await self._made_once(run, name, ADMIN_TOKEN_FILE, admin_token_secret)
-
-    async def _made_once(
-        self, run: PoolChildren, name: str, file: str, render: Callable[[PoolIdentity, str], Json]
-    ) -> str | None:
-        """What a Secret of the pool holds, made where there is none; None where it was refused."""
-        live = await self._kube.get(SECRET, name, run.pool.metadata.namespace)
-        value = _value_in(live, file)
-        if value is None:
-            value = tokens.token_urlsafe(32)
-            if live is None:
-                # Create and not apply: of two operators one makes it, the other reads again.
-                live = await run.create(SECRET, render(run.pool, value))
-                if live is None:
-                    return None
-        applied = await run.apply(SECRET, render(run.pool, value), live)
-        return value if applied is not None else None
+        return await run.apply_pods(STATEFUL_SET, group.plan, live, "spec.engine") or live
 
     async def _write_policy(
         self, run: PoolChildren, compiled: CompiledPool, live: dict[str, Json], token: str | None
@@ -349,11 +386,3 @@ def _version(reads_policy: int | None, previous: Previous) -> int:
 def _is_policy(secret: Json, pool: PoolIdentity) -> bool:
     labels = secret["metadata"]["labels"]
     return labels.get(names.COMPONENT_LABEL) == names.POLICY and owns(pool, secret)
-
-
-def _value_in(secret: Json | None, file: str) -> str | None:
-    encoded = ((secret or {}).get("data") or {}).get(file, "")
-    try:
-        return base64.b64decode(encoded, validate=True).decode("ascii").strip() or None
-    except (binascii.Error, UnicodeDecodeError):
-        return None

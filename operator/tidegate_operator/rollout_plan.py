@@ -25,7 +25,7 @@ import copy
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,9 +86,15 @@ def cold_digest(spec: Json, group: str = MAIN_GROUP) -> str:
 
 
 def plan_rollout(
-    rendered: Json, live: Json | None, conflicts: Sequence[FieldError], digest: str
+    rendered: Json,
+    live: Json | None,
+    conflicts: Sequence[FieldError],
+    digest: str,
+    needs: Callable[[Json], bool] | None = None,
 ) -> RolloutPlan:
-    """Plan for the rendered StatefulSet over the one there is, if any."""
+    """Plan for the rendered StatefulSet, or Deployment, over the one there is, if any. ``needs``
+    says of a template whether it has what else the spec takes for granted; one that has not is
+    replaced."""
     desired: Json = json.loads(json.dumps(rendered))
     kept = _kept(live)
     faults = [_conflict_fault(conflicts)] if conflicts else []
@@ -103,7 +109,8 @@ def plan_rollout(
     if conflicts:
         return RolloutPlan(last_good, faults=tuple(faults))
     template = desired["spec"]["template"]
-    if template == kept.template or digest != kept.digest:
+    lacks = needs is not None and not needs(kept.template)
+    if template == kept.template or digest != kept.digest or lacks:
         wanted = _with(desired, _Kept(digest, template), live)
         pod = _pod(desired) if template != kept.template else None
         return RolloutPlan(wanted, pod, last_good, tuple(faults))

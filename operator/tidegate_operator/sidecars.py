@@ -146,6 +146,12 @@ class SidecarLink:
         return [s for s in self.sidecars.values() if s.pod.ready and s.generation != wanted]
 
     @property
+    def in_force(self) -> int | None:
+        """Generation of the policy that all ready ones run; None: some do not, or are not known
+        to."""
+        return None if self.delivery is None or self.behind else self.delivery.generation
+
+    @property
     def ready_pods(self) -> int:
         """Among how many limits are divided where each counts for itself."""
         return max(1, sum(s.pod.ready for s in self.sidecars.values()))
@@ -231,7 +237,7 @@ class SidecarLink:
                         error = await self._tried(self._deliver(sidecar, delivery))
                     if error is None:
                         error = await self._tried(self._tell_pods(sidecar, delivery))
-                reachable = error is None or isinstance(error, _Refused)
+                reachable = error is None or isinstance(error, Refused)
                 if sidecar.to_read and reachable:
                     error = await self._tried(self._read(sidecar, delivery)) or error
                 sidecar.to_read = False
@@ -283,7 +289,7 @@ class SidecarLink:
                 self._metrics.pushes.inc()
                 return
             sidecar.refusal = f"{response.status} {text[:300]}"
-            raise _Refused(f"it refuses the policy: {sidecar.refusal}")
+            raise Refused(f"it refuses the policy: {sidecar.refusal}")
 
     async def _tell_pods(self, sidecar: Sidecar, delivery: Delivery) -> None:
         ready = self.ready_pods
@@ -293,26 +299,29 @@ class SidecarLink:
             await response.read()
         # An earlier version does not know the question, and counts as it always did.
         if response.status not in (200, 404):
-            raise _Refused(f"PUT /pods: {response.status}")
+            raise Refused(f"PUT /pods: {response.status}")
         sidecar.told_pods = ready
 
     async def _read(self, sidecar: Sidecar, delivery: Delivery) -> None:
-        async with self._session.get(
-            f"{_address(sidecar)}/status", headers=_headers(delivery)
-        ) as response:
-            body = await response.read()
-            if response.status == 503:
-                sidecar.generation = None
-                sidecar.reads_policy = _version_in(body)
-                self._tell_version()
-                self._wake.set()
-                return
-            if response.status != 200:
-                raise _Refused(f"GET /status: {response.status}")
+        answered, body = await self._status(sidecar, delivery)
+        if answered == 503:
+            sidecar.generation = None
+            sidecar.reads_policy = version_in(body)
+            self._tell_version()
+            self._wake.set()
+            return
+        if answered != 200:
+            raise Refused(f"GET /status: {answered}")
         status = loads(SidecarStatus, body, "status")
         sidecar.reads_policy = status.reads_policy
         self._tell_version()
         self._note(sidecar, status, delivery)
+
+    async def _status(self, sidecar: Sidecar, delivery: Delivery) -> tuple[int, bytes]:
+        async with self._session.get(
+            f"{_address(sidecar)}/status", headers=_headers(delivery)
+        ) as response:
+            return response.status, await response.read()
 
     def _tell_version(self) -> None:
         """As long as nobody was heard of, the version stays what it was."""
@@ -344,11 +353,11 @@ class SidecarLink:
             self._outdated(status.policy_generation)
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """An answer that is not what was asked for."""
 
 
-def _version_in(body: bytes) -> int:
+def version_in(body: bytes) -> int:
     """What a sidecar without a policy says that it reads; one that says nothing reads 1."""
     try:
         said = json.loads(body)

@@ -22,6 +22,7 @@ from tidegate_operator.judge import TenantVerdict, TierVerdict
 from tidegate_operator.pool_state import PodState, Rollout, readiness, rollout
 from tidegate_operator.pool_warnings import pool_warnings
 from tidegate_operator.reconcile import PoolState
+from tidegate_operator.routing import with_router
 
 Json = dict[str, Any]
 
@@ -54,9 +55,10 @@ def pool_state_status(
     now_seconds: float,
     scaler: PoolScaler | None = None,
     slo: Sequence[Finding] | None = (),
+    routers: Sequence[PodState] = (),
 ) -> Json:
     """What changes at once in ``ServingPool.status``; ``scaler``: of a pool that is scaled; ``slo``
-    is SLOMet, None while it has still to be found out."""
+    is SLOMet, None while it has still to be found out; ``routers`` are its router's pods."""
     conditions = old.get("conditions") or []
     findings = [*state.findings]
     status: Json = {"observedGeneration": state.generation}
@@ -68,6 +70,7 @@ def pool_state_status(
         named = [g.name for g in groups if g.replicas] if state.pool.spec.engine_groups else ()
         desired = sum(group.replicas for group in groups)
         findings += readiness(desired, pods, _rollouts(state), state.faults, tenants, named)
+        findings = with_router(findings, state.route, state.pool.spec.router, routers)
         findings += _policy_applied(state, delivered, conditions)
         findings += scaling_finding(scaler)
         findings += _slo_met(slo, conditions)
@@ -132,13 +135,19 @@ def _groups(state: PoolState, living: Sequence[PodState]) -> list[Json] | None:
 def group_address(state: PoolState, group: str) -> str:
     """Base URL of one engine group within the cluster."""
     namespace, pool = state.key
-    return f"http://{names.group_child(pool, group)}.{namespace}.svc:{names.TENANT_PORT}"
+    host = f"{names.group_child(pool, group)}.{namespace}.svc"
+    return f"{_scheme(state)}://{host}:{names.TENANT_PORT}"
 
 
 def address_for(state: PoolState, tier: str) -> str:
     """Base URL, within the cluster, that Tenants of a tier should call."""
-    home = home_of(state.pool, tier) if state.pool else None
+    home = home_of(state.pool, tier) if state.pool and not state.route.leads else None
     return group_address(state, home or names.MAIN_GROUP)
+
+
+def _scheme(state: PoolState) -> str:
+    router = state.pool.spec.router if state.pool and state.route.leads else None
+    return "http" if router is None or router.tls is None else "https"
 
 
 def addresses(state: PoolState) -> list[str]:
@@ -146,13 +155,14 @@ def addresses(state: PoolState) -> list[str]:
     if state.service is None:
         return []
     namespace, name = state.key
-    found = [f"http://{name}.{namespace}.svc:{names.TENANT_PORT}"]
+    scheme = _scheme(state)
+    found = [f"{scheme}://{name}.{namespace}.svc:{names.TENANT_PORT}"]
     balancer = (state.service.get("status") or {}).get("loadBalancer") or {}
     for ingress in balancer.get("ingress") or ():
         host = ingress.get("hostname") or ingress.get("ip")
         ports = [entry["port"] for entry in ingress.get("ports") or ()] or [names.TENANT_PORT]
         if host:
-            found += [f"http://{host}:{port}" for port in ports]
+            found += [f"{scheme}://{host}:{port}" for port in ports]
     return found[:16]
 
 

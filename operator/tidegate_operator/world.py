@@ -43,7 +43,7 @@ SELECTORS: dict[Kind, str] = {
     SERVING_POOL: "",
     NAMESPACE: "",
     SECRET: names.API_KEYS_LABEL,
-    POD: f"{names.COMPONENT_LABEL}={names.ENGINE},{names.POOL_LABEL}",
+    POD: f"{names.COMPONENT_LABEL} in ({names.ENGINE},{names.ROUTER}),{names.POOL_LABEL}",
 }
 """The kinds that are listed whole, and the label selector of each."""
 
@@ -104,11 +104,19 @@ class World:
 
     def pods_of(self, pool: Key) -> list[Json]:
         """The engine pods of a pool, by name."""
+        return self._component_of(pool, names.ENGINE)
+
+    def routers_of(self, pool: Key) -> list[Json]:
+        """The router's pods of a pool, by name."""
+        return self._component_of(pool, names.ROUTER)
+
+    def _component_of(self, pool: Key, component: str) -> list[Json]:
         namespace, name = pool
+        wanted = {names.POOL_LABEL: name, names.COMPONENT_LABEL: component}.items()
         return [
             pod
             for key, pod in sorted(self._objects[POD].items())
-            if key[0] == namespace and pod["metadata"]["labels"][names.POOL_LABEL] == name
+            if key[0] == namespace and wanted <= pod["metadata"]["labels"].items()
         ]
 
     async def refresh(self) -> None:

@@ -36,7 +36,7 @@ class ConditionType(Explained):
     ACCEPTED = ("Accepted", "The spec is valid and takes effect.")
     RESOLVED_REFS = ("ResolvedRefs", "Everything the spec names exists and may be used.")
     PROGRESSING = ("Progressing", "Pods are being started, replaced or removed.")
-    AVAILABLE = ("Available", "At least one pod serves.")
+    AVAILABLE = ("Available", "At least one pod of the engine groups serves.")
     READY = ("Ready", "The summary of all others but the warnings.")
     SLO_MET = (
         "SLOMet",
@@ -60,6 +60,10 @@ class ConditionType(Explained):
     UNUSUAL_PREFILL_BUDGET = (
         "UnusualPrefillBudget",
         "Warning: prompts get less than 20 or more than 40 percent of the engine's step.",
+    )
+    ROUTED = (
+        "Routed",
+        "Requests reach the pool by its router; there while the pool has one.",
     )
     GROUPS_NOT_ROUTED = (
         "GroupsNotRouted",
@@ -165,6 +169,20 @@ class Reason(Explained):
     TOO_FEW_GPUS = ("TooFewGPUs", "The pod asks for fewer GPUs than the engine needs to start.")
     BUDGET_TOO_SMALL = ("BudgetTooSmall", "Long prompts hardly get on.")
     BUDGET_TOO_LARGE = ("BudgetTooLarge", "Those who wait for their next token wait for prompts.")
+    ROUTED = ("Routed", "All requests come by the router.")
+    ROUTER_NOT_READY = (
+        "RouterNotReady",
+        "No pod of the router is ready, so that nobody can call the pool.",
+    )
+    ROUTER_JOINING = (
+        "RouterJoining",
+        "The engines' pods serve clients themselves until the router can; the message says what "
+        "that waits for.",
+    )
+    ROUTER_LEAVING = (
+        "RouterLeaving",
+        "The router serves until all pods take clients without it.",
+    )
     NO_ROUTER = (
         "NoRouter",
         "Nothing brings a request to its tier's engine group; the message names the addresses.",

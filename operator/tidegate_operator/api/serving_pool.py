@@ -19,6 +19,7 @@ from tidegate_operator.api.limits import PromptLimit, Slo
 from tidegate_operator.api.model import ModelSpec
 from tidegate_operator.api.observability import ObservabilitySpec
 from tidegate_operator.api.price import PriceSpec
+from tidegate_operator.api.router import RouterSpec
 from tidegate_operator.api.shared_state import SharedStateSpec
 from tidegate_operator.api.status import MAX_ENGINE_GROUPS, ServingPoolStatus
 
@@ -203,9 +204,9 @@ class ServingPoolSpec(ApiModel):
     )
     engine: EngineSpec = described("The container that runs vLLM.")
     engine_groups: list[EngineGroup] | None = described(
-        "Engines with drafts of their own, a StatefulSet each. Without a router, which the "
-        "operator does not deploy yet, nothing brings a request to the group of its tier: each "
-        "group has a Service of its own, and the pool's own leads to the first that serves.",
+        "Engines with drafts of their own, a StatefulSet each. The router brings a request to the "
+        "group of its tier. Without one nothing does: each group has a Service of its own, and the "
+        "pool's own leads to the first that serves.",
         unset="one group of all pods, without a draft",
         min_length=1,
         max_length=MAX_ENGINE_GROUPS,
@@ -233,6 +234,15 @@ class ServingPoolSpec(ApiModel):
     )
     sidecar: SidecarSpec | None = described(
         "The proxy in each pod that schedules requests.", unset="as if all its fields were unset"
+    )
+    router: RouterSpec | None = described(
+        "Lets requests come to the engines' pods by a router, to which the pool's Service then "
+        "leads. It can be added to a pool that runs and taken away from it, without a restart of "
+        "an engine and without a request that is refused for it; the condition Routed says how "
+        "far that is.",
+        unset="none: the pool's Service leads to the engines' pods, each of which asks for keys "
+        "itself",
+        empty="({}) one with all its fields unset",
     )
     service: ServiceSpec | None = described(
         "The Service that tenants call, on port 8000; it has the pool's name.",

@@ -12,6 +12,7 @@ from tidegate_operator.render.children import Children, render_children
 from tidegate_operator.render.policy_secrets import (
     admin_token_secret,
     cache_salt_key_secret,
+    identity_keys_secret,
     policy_secrets,
 )
 
@@ -19,6 +20,7 @@ __all__ = [
     "Children",
     "admin_token_secret",
     "cache_salt_key_secret",
+    "identity_keys_secret",
     "policy_secrets",
     "render_children",
 ]

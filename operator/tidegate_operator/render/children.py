@@ -1,11 +1,7 @@
 """The lasting objects of a pool: pods, the ways to them, and what protects them.
 
 What all pods of a pool share is here; what each engine group has of its own is in
-:mod:`tidegate_operator.render.groups`.
-
-**Who may connect.** The NetworkPolicy concerns ingress alone: the tenants' port is open to all,
-since the pods themselves ask for a key; the admin port to the operator's namespace and those of the
-monitoring. A node's kubelet reaches its pods past any NetworkPolicy, so probes and hooks do too.
+:mod:`tidegate_operator.render.groups`, the router in :mod:`tidegate_operator.render.router`.
 """
 
 from __future__ import annotations
@@ -17,17 +13,19 @@ from typing import Any
 from tidegate_operator.api.serving_pool import ServiceType, ServingPool
 from tidegate_operator.engine_groups import Group, engine_groups
 from tidegate_operator.names import (
-    ADMIN_PORT,
     GROUP_LABEL,
     POOL_LABEL,
-    TENANT_PORT,
-    admin_secret,
+    ROUTED_SINCE_ANNOTATION,
     engine_selector,
     headless_service,
+    router_selector,
 )
 from tidegate_operator.render.groups import GroupChildren, group_children, service_port
+from tidegate_operator.render.network import engines_network_policy
 from tidegate_operator.render.owner import child_metadata
-from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE
+from tidegate_operator.render.pod_monitor import pod_monitor
+from tidegate_operator.render.router import RouterChildren, router_children
+from tidegate_operator.routing import NO_ROUTE, Route
 
 Json = dict[str, Any]
 
@@ -45,6 +43,8 @@ class Children:
     """Only for clusters that have the kind."""
     groups: tuple[GroupChildren, ...]
     """Of each engine group, in the order given."""
+    router: RouterChildren | None
+    """Unset: there is none."""
 
 
 def render_children(
@@ -53,10 +53,12 @@ def render_children(
     admin_namespaces: Sequence[str] = (),
     groups: Sequence[Group] = (),
     leading: str | None = None,
+    route: Route = NO_ROUTE,
 ) -> Children:
     """All of them; ``sidecar_image`` is the one in force for this pool, ``admin_namespaces`` are
     those from which the admin port is asked. ``groups`` unset: those of the spec; ``leading`` is
-    the one that the pool's own Service leads to, unset: the first."""
+    the one that the pool's own Service leads to where it leads to no router, unset: the first.
+    ``route`` is how clients come to it."""
     name = pool.metadata.name
     groups = groups or engine_groups(pool)
     selector = engine_selector(name)
@@ -72,10 +74,15 @@ def render_children(
                 "ports": [service_port()],
             },
         },
-        service=_service(pool, engine_selector(name, leading or groups[0].name)),
-        network_policy=_network_policy(pool, selector, admin_namespaces),
+        service=_service(pool, engine_selector(name, leading or groups[0].name), route),
+        network_policy=engines_network_policy(pool, admin_namespaces, route),
         pod_monitor=_pod_monitor(pool, selector),
-        groups=tuple(group_children(pool, group, sidecar_image) for group in groups),
+        groups=tuple(
+            group_children(pool, group, sidecar_image, called=not route.settled) for group in groups
+        ),
+        router=router_children(pool, pool.spec.router, sidecar_image, admin_namespaces)
+        if pool.spec.router is not None
+        else None,
     )
 
 
@@ -87,61 +94,35 @@ def _service_account(pool: ServingPool) -> Json:
     }
 
 
-def _network_policy(pool: ServingPool, selector: dict[str, str], namespaces: Sequence[str]) -> Json:
-    asking = {
-        "namespaceSelector": {
-            "matchExpressions": [
-                {
-                    "key": "kubernetes.io/metadata.name",
-                    "operator": "In",
-                    "values": sorted(set(namespaces)),
-                }
-            ]
-        }
-    }
-    ingress: list[Json] = [{"ports": [{"protocol": "TCP", "port": TENANT_PORT}]}]
-    if namespaces:
-        ingress.append({"ports": [{"protocol": "TCP", "port": ADMIN_PORT}], "from": [asking]})
-    return {
-        "metadata": child_metadata(pool, pool.metadata.name),
-        "spec": {
-            "podSelector": {"matchLabels": selector},
-            "policyTypes": ["Ingress"],
-            "ingress": ingress,
-        },
-    }
-
-
 def _pod_monitor(pool: ServingPool, selector: dict[str, str]) -> Json:
-    """For the Prometheus operator: both containers' metrics, from the sidecar's admin port."""
-    token = {"name": admin_secret(pool.metadata.name), "key": ADMIN_TOKEN_FILE}
-    authorization = {"type": "Bearer", "credentials": token}
-    own: Json = {"port": "admin", "path": "/metrics", "authorization": authorization}
+    """Both containers' metrics, from the sidecar's admin port."""
+    metadata = child_metadata(pool, pool.metadata.name)
+    monitor = pod_monitor(pool, metadata, selector, [POOL_LABEL, GROUP_LABEL])
+    endpoints = monitor["spec"]["podMetricsEndpoints"]
     # Two targets at one port: without a label of its own each, their `up` would be one series.
     name = {"action": "replace", "targetLabel": "container", "replacement": "engine"}
-    engine = own | {"path": "/engine/metrics", "relabelings": [name]}
-    return {
-        "metadata": child_metadata(pool, pool.metadata.name),
-        "spec": {
-            "selector": {"matchLabels": selector},
-            "podTargetLabels": [POOL_LABEL, GROUP_LABEL],
-            "podMetricsEndpoints": [own, engine],
-        },
-    }
+    endpoints.append(endpoints[0] | {"path": "/engine/metrics", "relabelings": [name]})
+    return monitor
 
 
-def _service(pool: ServingPool, selector: dict[str, str]) -> Json:
-    spec = pool.spec.service
+def _service(pool: ServingPool, engines: dict[str, str], route: Route) -> Json:
+    spec, router = pool.spec.service, pool.spec.router
+    port = service_port()
+    if route.leads and router is not None and router.tls is not None:
+        port["name"] = "https"
     service: Json = {
         "metadata": child_metadata(pool, pool.metadata.name),
         "spec": {
             "type": ((spec and spec.type) or ServiceType.CLUSTER_IP).value,
-            "selector": selector,
-            "ports": [service_port()],
+            "selector": router_selector(pool.metadata.name) if route.leads else engines,
+            "ports": [port],
         },
     }
-    if spec and spec.annotations:
-        service["metadata"]["annotations"] = dict(spec.annotations)
+    annotations = dict((spec and spec.annotations) or {})
+    if route.since is not None:
+        annotations[ROUTED_SINCE_ANNOTATION] = route.since
+    if annotations:
+        service["metadata"]["annotations"] = annotations
     if spec and spec.load_balancer_class:
         service["spec"]["loadBalancerClass"] = spec.load_balancer_class
     return service

@@ -44,12 +44,15 @@ from tidegate_operator.render.owner import child_metadata
 from tidegate_operator.render.plugin import has_plugin, plugin_container, plugin_volume
 from tidegate_operator.render.pod_scheduling import scheduling_fields
 from tidegate_operator.render.pod_template import apply_template
-from tidegate_operator.render.sidecar import NOTICE_SECONDS, sidecar_container, sidecar_volumes
+from tidegate_operator.render.sidecar import (
+    EXIT_SECONDS,
+    NOTICE_SECONDS,
+    pod_security,
+    sidecar_container,
+    sidecar_volumes,
+)
 
 Json = dict[str, Any]
-
-EXIT_SECONDS = 30
-"""To exit in, after the drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +61,17 @@ class GroupChildren:
 
     group: Group
     service: Json | None
-    """Unset: the pool has one group, and its own Service leads there."""
+    """Unset: there is to be none, as the pool's own Service leads there or to a router."""
     disruption_budget: Json
     stateful_set: Json
     conflicts: tuple[FieldError, ...] = ()
     """What engine.podTemplate may not say; with any, the StatefulSet is without all of it."""
 
 
-def group_children(pool: ServingPool, group: Group, sidecar_image: str) -> GroupChildren:
-    """All of them."""
+def group_children(
+    pool: ServingPool, group: Group, sidecar_image: str, *, called: bool = True
+) -> GroupChildren:
+    """All of them; ``called``: clients may come to the group past a router."""
     name = group_child(pool.metadata.name, group.name)
     selector = engine_selector(pool.metadata.name, group.name)
     stateful_set, conflicts = _stateful_set(pool, group, selector, sidecar_image)
@@ -76,7 +81,7 @@ def group_children(pool: ServingPool, group: Group, sidecar_image: str) -> Group
     }
     return GroupChildren(
         group,
-        service=None if group.name == MAIN_GROUP else service,
+        service=service if called and group.name != MAIN_GROUP else None,
         disruption_budget={
             "metadata": child_metadata(pool, name),
             "spec": {
@@ -139,13 +144,7 @@ def _pod_spec(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": NOTICE_SECONDS + drain_seconds + EXIT_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "fsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [engine_container(pool, group), sidecar_container(pool, sidecar_image)],
         "volumes": [
             {"name": "socket", "emptyDir": {"medium": "Memory"}},

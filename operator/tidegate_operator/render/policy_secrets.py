@@ -1,4 +1,5 @@
-"""The Secrets that sidecars read: shards of policy and keys, admin token, key of the cache salts.
+"""The Secrets that sidecars and routers read: shards of policy and keys, admin token, key of the
+cache salts, the routers' keys.
 
 The shards are Secrets and not ConfigMaps because the digests of keys are in them.
 """
@@ -14,9 +15,11 @@ from tidegate_operator.names import (
     ADMIN,
     CACHE_SALT,
     COMPONENT_LABEL,
+    IDENTITY,
     POLICY,
     admin_secret,
     cache_salt_secret,
+    identity_secret,
     policy_secret,
 )
 from tidegate_operator.render.owner import child_metadata
@@ -26,6 +29,7 @@ Json = dict[str, Any]
 
 ADMIN_TOKEN_FILE = "token"
 CACHE_SALT_KEY_FILE = "key"
+IDENTITY_KEYS_FILE = "keys"
 
 
 def policy_secrets(pool: PoolIdentity, documents: Sequence[tuple[str, str]]) -> list[Json]:
@@ -53,6 +57,13 @@ def cache_salt_key_secret(pool: PoolIdentity, key: str) -> Json:
     else rotates: with another key the engines find nothing that they have cached."""
     name = cache_salt_secret(pool.metadata.name)
     return _made_once(pool, name, CACHE_SALT, {CACHE_SALT_KEY_FILE: key})
+
+
+def identity_keys_secret(pool: PoolIdentity, keys: str) -> Json:
+    """The keys with which routers sign whom they vouch for, one a line: the first signs, all are
+    believed. Made once with two of them, then its owner's to rotate."""
+    name = identity_secret(pool.metadata.name)
+    return _made_once(pool, name, IDENTITY, {IDENTITY_KEYS_FILE: keys})
 
 
 def _made_once(pool: PoolIdentity, name: str, component: str, values: dict[str, str]) -> Json:

@@ -8,11 +8,13 @@ from typing import Any
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.names import (
     ADMIN_PORT,
+    IDENTITY,
     SHARDS,
     SHARED_STATE_SECRET,
     TENANT_PORT,
     admin_secret,
     cache_salt_secret,
+    identity_secret,
     policy_secret,
 )
 from tidegate_operator.render.engine import (
@@ -22,7 +24,11 @@ from tidegate_operator.render.engine import (
     restricted,
 )
 from tidegate_operator.render.plugin import SHARED_DIRECTORY, has_plugin
-from tidegate_operator.render.policy_secrets import ADMIN_TOKEN_FILE, CACHE_SALT_KEY_FILE
+from tidegate_operator.render.policy_secrets import (
+    ADMIN_TOKEN_FILE,
+    CACHE_SALT_KEY_FILE,
+    IDENTITY_KEYS_FILE,
+)
 from tidegate_operator.shards import KEYS_FILE, POLICY_FILE
 
 Json = dict[str, Any]
@@ -32,9 +38,12 @@ ADMIN_DIRECTORY = "/etc/tidegate/admin"
 CACHE_SALT_DIRECTORY = "/etc/tidegate/cache-salt"
 STATE_DIRECTORY = "/var/lib/tidegate"
 """What outlives a container, as long as its pod: counters of rate limits."""
+IDENTITY_DIRECTORY = "/etc/tidegate/identity"
 NOTICE_SECONDS = 5
 """Until those who send requests have noticed that the pod goes; it still serves meanwhile."""
-_DEFAULT_REQUESTS = {"cpu": "500m", "memory": "256Mi"}
+EXIT_SECONDS = 30
+"""To exit in, after the drain."""
+DEFAULT_REQUESTS = {"cpu": "500m", "memory": "256Mi"}
 
 
 def sidecar_container(pool: ServingPool, image: str) -> Json:
@@ -57,10 +66,7 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             *([f"--engine-plugin={SHARED_DIRECTORY}"] if has_plugin(pool) else []),
         ],
         "env": [
-            {
-                "name": "POD_IP",
-                "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}},
-            },
+            pod_ip(),
             # Not as flags: an image of before, which a pool may keep, would not start with them.
             {"name": "TIDEGATE_LOG_FORMAT", "value": "json"},
             {"name": "TIDEGATE_USAGE_RECORDS", "value": "stdout"},
@@ -68,6 +74,10 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             {
                 "name": "TIDEGATE_CACHE_SALT_KEY_FILE",
                 "value": f"{CACHE_SALT_DIRECTORY}/{CACHE_SALT_KEY_FILE}",
+            },
+            {
+                "name": "TIDEGATE_POOL_IDENTITY_KEYS",
+                "value": f"{IDENTITY_DIRECTORY}/{IDENTITY_KEYS_FILE}",
             },
         ],
         "ports": [
@@ -79,10 +89,20 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             {"name": "policy", "mountPath": POLICY_DIRECTORY, "readOnly": True},
             {"name": "admin", "mountPath": ADMIN_DIRECTORY, "readOnly": True},
             {"name": "cache-salt", "mountPath": CACHE_SALT_DIRECTORY, "readOnly": True},
+            {"name": IDENTITY, "mountPath": IDENTITY_DIRECTORY, "readOnly": True},
             {"name": "state", "mountPath": STATE_DIRECTORY},
             *_shared_state_mounts(pool),
         ],
         "lifecycle": {"preStop": {"sleep": {"seconds": NOTICE_SECONDS}}},
+        **health_probes(),
+        "resources": resources or {"requests": dict(DEFAULT_REQUESTS)},
+        "securityContext": restricted(),
+    }
+
+
+def health_probes() -> Json:
+    """Of what has an admin port as sidecars have it."""
+    return {
         "readinessProbe": {
             "httpGet": {"path": "/readyz", "port": ADMIN_PORT, "scheme": "HTTP"},
             "periodSeconds": 2,
@@ -96,8 +116,25 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
             "timeoutSeconds": 5,
             "failureThreshold": 6,
         },
-        "resources": resources or {"requests": dict(_DEFAULT_REQUESTS)},
-        "securityContext": restricted(),
+    }
+
+
+def pod_ip() -> Json:
+    """The variable that $(POD_IP) in arguments stands for."""
+    return {
+        "name": "POD_IP",
+        "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}},
+    }
+
+
+def pod_security() -> Json:
+    """What the pod security standard ``restricted`` asks of a pod; its user reads the Secrets."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
@@ -125,38 +162,51 @@ def _shared_state_volumes(pool: ServingPool) -> list[Json]:
 
 
 def sidecar_volumes(pool: ServingPool) -> list[Json]:
-    """The policy as one projected volume with all shards there could be, so that growing over one
-    never changes the pod template; the admin token, and the key of the cache salts; what outlives a
-    container; the password of the shared state."""
-    name = pool.metadata.name
+    """Policy, admin token, key of the cache salts and the routers' keys; what outlives a container;
+    the password of the shared state."""
+    salt = {"secretName": cache_salt_secret(pool.metadata.name), "defaultMode": 0o440}
     return [
-        {
-            "name": "policy",
-            "projected": {
-                "defaultMode": 0o440,
-                "sources": [
-                    {
-                        "secret": {
-                            "name": policy_secret(name, shard),
-                            "optional": True,
-                            "items": [
-                                {"key": POLICY_FILE, "path": f"policy-{shard:02}.json"},
-                                {"key": KEYS_FILE, "path": f"keys-{shard:02}.json"},
-                            ],
-                        }
-                    }
-                    for shard in range(SHARDS)
-                ],
-            },
-        },
-        {
-            "name": "admin",
-            "secret": {"secretName": admin_secret(name), "defaultMode": 0o440},
-        },
-        {
-            "name": "cache-salt",
-            "secret": {"secretName": cache_salt_secret(name), "defaultMode": 0o440},
-        },
+        policy_volume(pool),
+        admin_volume(pool),
+        {"name": "cache-salt", "secret": salt},
+        identity_volume(pool),
         {"name": "state", "emptyDir": {"sizeLimit": "256Mi"}},
         *_shared_state_volumes(pool),
     ]
+
+
+def policy_volume(pool: ServingPool) -> Json:
+    """The policy as one projected volume with all shards there could be, so that growing over one
+    never changes the pod template."""
+    return {
+        "name": "policy",
+        "projected": {
+            "defaultMode": 0o440,
+            "sources": [
+                {
+                    "secret": {
+                        "name": policy_secret(pool.metadata.name, shard),
+                        "optional": True,
+                        "items": [
+                            {"key": POLICY_FILE, "path": f"policy-{shard:02}.json"},
+                            {"key": KEYS_FILE, "path": f"keys-{shard:02}.json"},
+                        ],
+                    }
+                }
+                for shard in range(SHARDS)
+            ],
+        },
+    }
+
+
+def admin_volume(pool: ServingPool) -> Json:
+    """The token of the pool's admin ports."""
+    secret = {"secretName": admin_secret(pool.metadata.name), "defaultMode": 0o440}
+    return {"name": "admin", "secret": secret}
+
+
+def identity_volume(pool: ServingPool) -> Json:
+    """The keys with which routers sign. Each pod has them, whether there is a router or not, so
+    that one can be added without a restart."""
+    secret = {"secretName": identity_secret(pool.metadata.name), "defaultMode": 0o440}
+    return {"name": IDENTITY, "secret": secret}

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tidegate.scheduling.contracts import FALLBACK_GROUP
+from tidegate.scheduling.contracts import POLICY_VERSION
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, token_guard
 from tidegate_sidecar.router.groups import Placement
@@ -67,6 +68,7 @@ class RouterAdmin:
             {
                 "policy_generation": in_force.policy.generation if in_force else None,
                 "policy_error": router.policy_error,
+                "reads_policy": POLICY_VERSION,
                 "in_hand": router.edge.in_hand,
                 "pods": [
                     {

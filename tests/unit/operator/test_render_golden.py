@@ -5,6 +5,7 @@ After a change that is meant: ``UPDATE_GOLDEN=1 scripts/test unit -k golden``, t
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 from support.custom_resources import Json, pool
 from tidegate_operator import api
 from tidegate_operator.render import Children, render_children
+from tidegate_operator.routing import NO_ROUTE, Route
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 GPU = {"limits": {"nvidia.com/gpu": 2, "memory": "64Gi"}}
@@ -140,6 +142,16 @@ POOLS = {
             },
         ],
     ),
+    "router": pool(
+        router={"replicas": 3, "tls": {"secretRef": {"name": "chat-tls"}}},
+        engine={
+            "image": "vllm/vllm-openai:v0.32.0",
+            "drainTimeout": "60s",
+            "imagePullSecrets": [{"name": "registry"}],
+        },
+        engineGroups=[{"name": "chat", "tiers": ["t0"]}, {"name": "code", "tiers": ["t2"]}],
+        replicas=2,
+    ),
     "shared-cache": pool(
         model={
             "name": "m",
@@ -150,11 +162,18 @@ POOLS = {
 }
 
 
-def children(obj: Json) -> Children:
+ROUTED = Route(True, "2026-01-01T00:00:00Z", settled=True)
+
+
+def children(obj: Json, route: Route | None = None) -> Children:
+    """As they are in the end: with a router, nobody comes past it."""
     read = api.parse(api.ServingPool, obj)
     assert isinstance(read, api.ServingPool), read
     return render_children(
-        read, "ghcr.io/tidegate/sidecar:0.1.0", ("tidegate-system", "monitoring")
+        read,
+        "ghcr.io/tidegate/sidecar:0.1.0",
+        ("tidegate-system", "monitoring"),
+        route=route or (NO_ROUTE if read.spec.router is None else ROUTED),
     )
 
 
@@ -169,6 +188,7 @@ def as_yaml(obj: Json) -> str:
         rendered.pod_monitor,
         *(group.service for group in rendered.groups if group.service is not None),
         *(group.stateful_set for group in rendered.groups),
+        *(asdict(rendered.router).values() if rendered.router else ()),
     ]
     assert all(group.conflicts == () for group in rendered.groups)
     return yaml.safe_dump_all(json.loads(json.dumps(made)), sort_keys=False)
@@ -251,3 +271,28 @@ def test_the_admin_port_is_open_to_named_namespaces_alone() -> None:
     read = api.parse(api.ServingPool, pool())
     assert isinstance(read, api.ServingPool)
     assert render_children(read, "s:1").network_policy["spec"]["ingress"] == [tenants]
+
+
+def test_ways_past_a_router_are_open_until_nobody_needs_them() -> None:
+    joining, led = Route(True, waits_for="x"), Route(True, "2026-01-01T00:00:00Z")
+    routers = {"tidegate.io/pool": "chat", "tidegate.io/component": "router"}
+    for route, leads, open_to_all in (
+        (joining, False, True),
+        (led, True, True),
+        (None, True, False),
+    ):
+        made = children(POOLS["router"], route)
+        assert (made.service["spec"]["selector"] == routers) == leads
+        assert [group.service is not None for group in made.groups] == [open_to_all] * 2
+        tenants, admin = made.network_policy["spec"]["ingress"]
+        peers = [{"podSelector": {"matchLabels": routers}}]
+        assert tenants.get("from") == (None if open_to_all else peers)
+        assert admin["from"][1:] == peers  # it asks how much they have to do
+        assert made.router is not None
+    (port,) = children(POOLS["router"]).service["spec"]["ports"]
+    assert (port["name"], port["port"], port["targetPort"]) == ("https", 8000, "http")
+
+
+def test_a_router_of_the_spec_changes_no_pod_of_an_engine() -> None:
+    template = children(pool()).groups[0].stateful_set["spec"]["template"]
+    assert children(pool(router={})).groups[0].stateful_set["spec"]["template"] == template
