@@ -11,27 +11,30 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tidegate_sidecar.flags import SettingsError
 from tidegate_sidecar.policy_files import read_bundle
 from tidegate_sidecar.server import serve as serve_sidecar
 from tidegate_sidecar.settings import Settings
 
-from tidegate.cli.data_plane import run
-from tidegate.cli.errors import CommandError
-from tidegate.scheduling.contracts import ContractError
+from tidegate.cli.data_plane import (
+    AdminPortOption,
+    HostOption,
+    KeysOption,
+    PolicyOption,
+    PortOption,
+    judged,
+    run,
+)
 
 
 def serve(
-    policy: Annotated[Path, typer.Option(help="policy.json, or a folder of its shards.")],
-    keys: Annotated[Path, typer.Option(help="keys.json, or a folder of its shards.")],
+    policy: PolicyOption,
+    keys: KeysOption,
     engine: Annotated[
         str, typer.Option(help="The engine: http://host:port or uds:/path/to/socket.")
     ],
-    host: Annotated[str, typer.Option(help="Address of the tenants' port.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The tenants' port; 0: any free one.")] = 8000,
-    admin_port: Annotated[
-        int, typer.Option(help="The admin port, on 127.0.0.1; 0: any free one.")
-    ] = 8001,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    admin_port: AdminPortOption = 8001,
     tokenizer: Annotated[
         Path | None,
         typer.Option(help="The model's tokenizer.json: what a limit decides about is counted."),
@@ -45,7 +48,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve tenants from one engine: authenticate, queue fairly, dispatch, stream."""
-    try:
+    with judged():
         read_bundle(policy, keys)
         settings = Settings(
             policy=policy,
@@ -59,6 +62,4 @@ def serve(
             state_folder=state_folder,
             usage_records=usage_records,
         )
-    except (ContractError, OSError, SettingsError) as error:
-        raise CommandError(str(error), 2) from None
     run(serve_sidecar(settings), host, port, admin_port)
