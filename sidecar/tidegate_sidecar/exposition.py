@@ -16,6 +16,7 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    SummaryMetricFamily,
 )
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -128,6 +129,25 @@ def _latencies(runtime: Runtime) -> Iterator[Metric]:
             counter: LatencyCounter = getattr(row, attribute)
             family.add_metric((tier,), _buckets(counter), counter.sum)
         yield family
+    yield _tenants_first_tokens(runtime)
+
+
+def _tenants_first_tokens(runtime: Runtime) -> Metric:
+    """Who is slow; without buckets, which a thousand tenants would have fifteen times."""
+    labels = _tenant_labels(runtime)
+    sums: dict[tuple[str, str], tuple[int, float]] = {}
+    for name, row in runtime.tally.tenants.items():
+        key = row.tier, labels[name]
+        count, total = sums.get(key, (0, 0.0))
+        if row.ttft is not None:
+            count, total = count + sum(row.ttft.counts), total + row.ttft.sum
+        sums[key] = count, total
+    family = SummaryMetricFamily(
+        "tidegate_tenant_ttft_seconds", "Arrival to first token.", labels=("tier", "tenant")
+    )
+    for key, (count, total) in sums.items():
+        family.add_metric(key, count, total)
+    return family
 
 
 def _buckets(counter: LatencyCounter) -> list[tuple[str, float]]:
