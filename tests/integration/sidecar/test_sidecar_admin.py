@@ -365,7 +365,7 @@ async def test_what_happened_is_counted_once_for_status_and_metrics(
     assert samples["tidegate_service_tokens_total", labels[1:]] == 9
     assert samples["tidegate_tenant_ttft_seconds_count", labels[1:]] == 1
     first_token = samples["tidegate_tenant_ttft_seconds_sum", labels[1:]]
-    assert first_token == samples["tidegate_request_ttft_seconds_sum", labels[2:]] > 0
+    assert first_token == samples["tidegate_request_ttft_seconds_sum", labels[2:]]
     others = (("tenant", BOB), ("tier", "standard"))
     assert samples["tidegate_tenant_ttft_seconds_count", others] == 0
     async with sidecar.client.get(sidecar.admin_url + "/engine/metrics") as response:

@@ -7,6 +7,8 @@ import pytest
 
 BENCH = Path(__file__).parents[3] / "scripts" / "bench"
 NAMES = [
+    "autoscale",
+    "control-plane",
     "fairness",
     "fidelity",
     "gate",
