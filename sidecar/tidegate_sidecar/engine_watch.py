@@ -15,7 +15,8 @@ import logging
 
 import orjson
 
-from tidegate_sidecar.engine import EngineBroken, EngineUnreachable
+from tidegate_sidecar.engine import EngineUnreachable
+from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.metrics_text import EngineFigures, read_engine_metrics
 from tidegate_sidecar.runtime import Runtime
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tidegate.scheduling.outcomes import Outcome
-from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
+from tidegate_sidecar.engine import EngineUnreachable, Exchange
+from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.ticket import Ticket

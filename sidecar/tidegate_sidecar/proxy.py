@@ -23,7 +23,7 @@ from tidegate_sidecar.auth import Identity
 from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
 from tidegate_sidecar.client_headers import own_deadline_ms, own_priority, require_json
 from tidegate_sidecar.endpoints import CHAT, Endpoint, StreamKind
-from tidegate_sidecar.engine import EngineCut
+from tidegate_sidecar.engine_connection import EngineCut
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.exact_size import decided
 from tidegate_sidecar.forward import UsageNotTold, require_usage_known, send, upstream_error

@@ -24,7 +24,8 @@ from aiohttp.web_request import BaseRequest
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.answers import StreamAnswer, WholeAnswer, json_answer
 from tidegate_sidecar.content import Inflater
-from tidegate_sidecar.engine import EngineBroken, Exchange
+from tidegate_sidecar.engine import Exchange
+from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.estimate import BYTES_PER_TOKEN_PRIOR
 from tidegate_sidecar.join_response import JoinError, StreamJoiner

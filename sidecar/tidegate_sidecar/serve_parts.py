@@ -15,7 +15,7 @@ from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate_sidecar.bodies import Body, OutputBound, engine_body
-from tidegate_sidecar.engine import EngineCut
+from tidegate_sidecar.engine_connection import EngineCut
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.forward import send, upstream_error
 from tidegate_sidecar.in_force import InForce

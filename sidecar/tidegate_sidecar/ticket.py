@@ -16,7 +16,7 @@ from tidegate.scheduling.contracts import Endpoint
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request, Usage
 from tidegate_sidecar.answers import ClientGone, StreamAnswer
-from tidegate_sidecar.engine import Cut
+from tidegate_sidecar.engine_connection import Cut
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.trace_context import TraceContext
 

@@ -10,7 +10,8 @@ from tidegate.scheduling.contracts import Stop, TenantPolicy
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.answers import WholeAnswer, json_answer
 from tidegate_sidecar.bodies import Body
-from tidegate_sidecar.engine import EngineBroken, EngineUnreachable
+from tidegate_sidecar.engine import EngineUnreachable
+from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.forward import upstream_error
 from tidegate_sidecar.relay import read_whole

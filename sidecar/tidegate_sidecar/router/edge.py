@@ -36,7 +36,8 @@ from tidegate_sidecar.client_headers import (
     require_json,
 )
 from tidegate_sidecar.endpoints import Endpoint, StreamKind
-from tidegate_sidecar.engine import EngineBroken, EngineUnreachable, Exchange
+from tidegate_sidecar.engine import EngineUnreachable, Exchange
+from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.errors import DROPPED_REASON_HEADER, ApiError
 from tidegate_sidecar.estimate import Estimator
 from tidegate_sidecar.identity_keys import IDENTITY_HEADER, IdentityKeys

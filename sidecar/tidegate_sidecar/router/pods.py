@@ -21,8 +21,9 @@ from typing import Any
 import orjson
 
 from tidegate.scheduling.contracts import ServingPod
-from tidegate_sidecar.engine import EngineBroken, EngineClient, EngineUnreachable
+from tidegate_sidecar.engine import EngineClient, EngineUnreachable
 from tidegate_sidecar.engine_address import EngineAddress
+from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.router.breaker import Breaker
 from tidegate_sidecar.router.groups import Groups, Route
 from tidegate_sidecar.router.pod_sources import PodSource
