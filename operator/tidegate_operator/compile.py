@@ -40,11 +40,12 @@ from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_args import engine_limits, media_domains
 from tidegate_operator.findings import Fault, Finding, verdicts
+from tidegate_operator.group_policy import fallback_policy, group_policies, unknown_tiers
 from tidegate_operator.judge import Judgement, TenantVerdict
 from tidegate_operator.kv_policy import kv_pools, prefill_limits
 from tidegate_operator.names import SHARED_STATE_SECRET
 from tidegate_operator.shards import Previous, TooManyTenants, cut
-from tidegate_operator.tier_policy import combine_tiers, not_served
+from tidegate_operator.tier_policy import combine_tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,9 @@ def compile_pool(
     names = {tier.name for tier in tiers}
     parts, kv_faults = kv_pools(pool, names)
     faults.extend(kv_faults)
-    for group in pool.spec.engine_groups or ():
-        faults += not_served(pool, f"spec.engineGroups[{group.name}]", group.tiers or (), names)
+    in_order = [tier.name for tier in tiers]
+    faults += unknown_tiers(pool, in_order)
+    engine = engine_limits(pool.spec.engine.args or (), pool.spec.model.task)
     rows = {tenant.name: _row(tenant, names, judgement, previous) for tenant in served}
     if pool.spec.shared_state is not None:
         uids = {tenant.name: tenant.uid for tenant in served}
@@ -122,12 +124,14 @@ def compile_pool(
         tenants=tenants,
         scheduling_mode=pool.spec.scheduling_mode or SchedulingMode.TIDEGATE,
         between_tiers=pool.spec.between_tiers or BetweenTiers.STRICT,
-        engine=engine_limits(pool.spec.engine.args or (), pool.spec.model.task),
+        engine=engine,
         kv_pools=parts,
         prefill=prefill_limits(pool),
         observability=_observability(pool),
         shared_state=_shared_state(pool),
         routed=routed,
+        engine_groups=group_policies(pool, in_order, parts),
+        fallback=fallback_policy(pool, in_order, parts, engine),
     )
     keys = KeySet(
         KEYS_VERSION,

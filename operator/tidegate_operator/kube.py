@@ -102,6 +102,7 @@ NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPoli
 POD_MONITOR = Kind("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor")
 PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule")
 """Of the Prometheus operator, as PodMonitor; not every cluster has it."""
+EVENT = Kind("", "v1", "events", "Event")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 KINDS: Mapping[str, Kind] = {
@@ -123,6 +124,7 @@ KINDS: Mapping[str, Kind] = {
         NETWORK_POLICY,
         POD_MONITOR,
         PROMETHEUS_RULE,
+        EVENT,
         LEASE,
     )
 }

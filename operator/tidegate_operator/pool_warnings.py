@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidegate.scheduling.contracts import Policy
+from tidegate.scheduling.contracts import FALLBACK_GROUP, Policy
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.api.kv import USUAL_BUDGET_PERCENT
 from tidegate_operator.api.serving_pool import ServingPool
+from tidegate_operator.fallback import fallback_pool
 from tidegate_operator.findings import Finding, joined
 from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, TENANT_PORT, group_child, router_child
 from tidegate_operator.prices import gpus_asked, gpus_used
@@ -45,7 +46,8 @@ def _shared_state(pool: ServingPool, state: PoolState, cut_off: Sequence[str]) -
     if cut_off:
         text = f"Each counts for itself, within its part of each limit: {joined(cut_off)}"
         return [_warning(kind, Reason.SHARED_STATE_UNAVAILABLE, text)]
-    pods = sum(group.replicas for group in state.groups) or pool.spec.replicas
+    counting = (group.replicas for group in state.groups if group.name != FALLBACK_GROUP)
+    pods = sum(counting) or pool.spec.replicas
     if pool.spec.shared_state is not None or pods < 2:
         return []
     text = (
@@ -90,6 +92,13 @@ def _upgrade(pool: ServingPool, state: PoolState, operator_image: str) -> list[F
 
 def _gpus(pool: ServingPool) -> list[Finding]:
     """An engine uses tensor x pipeline parallel GPUs, and there is one engine in a pod."""
+    fallback = pool.spec.fallback
+    if found := _gpus_of(pool, "spec.engine"):
+        return found
+    return _gpus_of(fallback_pool(pool), "spec.fallback.engine") if fallback else []
+
+
+def _gpus_of(pool: ServingPool, engine: str) -> list[Finding]:
     asked = gpus_asked(pool)
     if not asked:
         return []
@@ -97,11 +106,11 @@ def _gpus(pool: ServingPool) -> list[Finding]:
     if asked == used:
         return []
     kind = ConditionType.GPU_MISMATCH
-    text = f"spec.engine.resources asks for {asked} {GPU}, but the engine uses {used}"
+    text = f"{engine}.resources asks for {asked} {GPU}, but the engine uses {used}"
     if asked > used:
         text += f", so {asked - used} idle in each pod"
         if asked % tensor:
-            text += f"; spec.engine.parallelism.tensor, {tensor}, does not divide them"
+            text += f"; {engine}.parallelism.tensor, {tensor}, does not divide them"
         return [_warning(kind, Reason.GPUS_IDLE, f"{text}: make both the same")]
     return [_warning(kind, Reason.TOO_FEW_GPUS, f"{text} and will not start: make both the same")]
 

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tidegate.scheduling.contracts import POLICY_VERSION, Bundle, Policy, dumps
+from tidegate.scheduling.contracts import FALLBACK_GROUP, POLICY_VERSION, Bundle, Policy, dumps
 from tidegate_operator import names
 from tidegate_operator.api.common import parse
 from tidegate_operator.api.conditions import ConditionType, Reason
@@ -34,6 +34,7 @@ from tidegate_operator.engine_groups import (
     leading_group,
     too_few,
 )
+from tidegate_operator.fallback import fallback_groups
 from tidegate_operator.findings import Fault, Finding, joined, with_faults
 from tidegate_operator.group_rollout import GroupPlan, plan_groups, stateful_sets_by_group
 from tidegate_operator.kube import (
@@ -106,7 +107,7 @@ class PoolState:
     """Unset: the spec cannot be read."""
     compiled: CompiledPool | None
     groups: tuple[Group, ...] = ()
-    """Its engine groups, and after them former ones that still have pods."""
+    """Its engine groups, after them former ones that still have pods, and its fallback last."""
     stateful_sets: Mapping[str, Json] = field(default_factory=dict)
     """By group."""
     service: Json | None = None
@@ -202,10 +203,14 @@ class Reconciler:
         image = self._sidecar_image(pool, live)
         running = {group: int(found["spec"]["replicas"]) for group, found in live.items()}
         ready = self._ready_by_group(key)
+        spare = fallback_groups(pool, running)
+        running.pop(FALLBACK_GROUP, None)
         wanted = engine_groups(pool, running, heard.scaled)
         former = former_groups(pool, wanted, running, ready)
         groups = (*wanted, *former)
-        state = PoolState(key, generation, pool, compiled, groups, live, sidecar_image=image)
+        state = PoolState(
+            key, generation, pool, compiled, (*groups, *spare), live, sidecar_image=image
+        )
         if compiled.policy is not None and compiled.keys is not None:
             route = Route(pool.spec.router is not None, waits_for="the pool's Service to be read")
             if unread is None:
@@ -214,11 +219,13 @@ class Reconciler:
                 pool,
                 image,
                 self._settings.admin_namespaces,
-                groups,
+                (*groups, *spare),
                 leading_group(groups, ready),
                 route,
             )
-            plans = plan_groups(children.groups, live, [group.name for group in former], spec)
+            gone = [group.name for group in former]
+            gone += [group.name for group in spare if pool.spec.fallback is None]
+            plans = plan_groups(children.groups, live, gone, spec)
             run.faults += [fault] if (fault := too_few(pool)) else []
             run.faults += dict.fromkeys(fault for group in plans for fault in group.plan.faults)
             if children.service_account is not None:

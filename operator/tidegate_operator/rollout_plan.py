@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.scheduling.contracts import FALLBACK_GROUP
 from tidegate_operator.api.common import FieldError
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.findings import Fault, joined
@@ -44,7 +45,7 @@ Json = dict[str, Any]
 
 COLD = ("model", "engine", "sidecar")
 """Fields of a pool's spec that the pod template is rendered from; of ``prefill`` chunkTokens too,
-and of ``sharedState`` secretRef.
+and of ``sharedState`` secretRef; of a group its draft, of the fallback its engine.
 """
 
 
@@ -82,6 +83,8 @@ def cold_digest(spec: Json, group: str = MAIN_GROUP) -> str:
     for entry in spec.get("engineGroups") or ():
         if entry["name"] == group and entry.get("draft"):
             cold["draft"] = entry["draft"]
+    if group == FALLBACK_GROUP and (own := (spec.get("fallback") or {}).get("engine")):
+        cold["fallback"] = own
     return hashlib.sha256(_canonical(cold).encode()).hexdigest()[:32]
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from tidegate.scheduling.contracts import SidecarStatus, loads
+from tidegate_operator.fallback import is_spare
 from tidegate_operator.figures import Reading
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.names import ADMIN_PORT
@@ -153,8 +154,10 @@ class SidecarLink:
 
     @property
     def ready_pods(self) -> int:
-        """Among how many limits are divided where each counts for itself."""
-        return max(1, sum(s.pod.ready for s in self.sidecars.values()))
+        """Among how many limits are divided where each counts for itself; of the fallback only
+        while no others are."""
+        ready = [s.pod for s in self.sidecars.values() if s.pod.ready]
+        return max(1, sum(not is_spare(pod) for pod in ready) or len(ready))
 
     @property
     def cut_off(self) -> tuple[str, ...]:

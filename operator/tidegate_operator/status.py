@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.scheduling.contracts import FALLBACK_GROUP
 from tidegate_operator import names
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
+from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.api.status import MAX_POOLS
 from tidegate_operator.autoscale.pool_scaler import PoolScaler
 from tidegate_operator.autoscale.status import scaling_finding, scaling_status
 from tidegate_operator.conditions import merge_conditions, said_before
 from tidegate_operator.engine_groups import Group, engine_groups, home_of
+from tidegate_operator.fallback import fallback_finding, fallback_groups, is_spare
 from tidegate_operator.findings import Finding, joined
 from tidegate_operator.judge import TenantVerdict, TierVerdict
 from tidegate_operator.pool_state import PodState, Rollout, readiness, rollout
@@ -65,12 +68,14 @@ def pool_state_status(
     if state.pool is not None:
         tenants = len(state.compiled.tenant_names) if state.compiled else 0
         living = [pod for pod in pods if not pod.terminating]
+        main = [pod for pod in living if not is_spare(pod)]
         groups = wanted_groups(state)
         # Of a pool without groups the count of its pods says it all.
         named = [g.name for g in groups if g.replicas] if state.pool.spec.engine_groups else ()
         desired = sum(group.replicas for group in groups)
-        findings += readiness(desired, pods, _rollouts(state), state.faults, tenants, named)
+        findings += readiness(desired, main, _rollouts(state), state.faults, tenants, named)
         findings = with_router(findings, state.route, state.pool.spec.router, routers)
+        findings += fallback_finding(state.pool, pods)
         findings += _policy_applied(state, delivered, conditions)
         findings += scaling_finding(scaler)
         findings += _slo_met(slo, conditions)
@@ -79,11 +84,9 @@ def pool_state_status(
         )
         status |= {
             "desiredReplicas": desired,
-            "replicas": len(living),
-            "readyReplicas": sum(pod.ready for pod in living),
-            "selector": ",".join(
-                f"{key}={value}" for key, value in names.engine_selector(state.key[1]).items()
-            ),
+            "replicas": len(main),
+            "readyReplicas": sum(pod.ready for pod in main),
+            "selector": _selector(state.pool),
             "addresses": addresses(state),
             "engineGroups": _groups(state, living),
             "scaling": scaling_status(scaler),
@@ -108,25 +111,40 @@ def _rollouts(state: PoolState) -> Rollout:
     """Whether all pods are as their StatefulSets have them, and none of a former group is left."""
     return Rollout(
         all(rollout(state.stateful_sets.get(group.name)).settled for group in state.groups)
-        and len(state.groups) == len(wanted_groups(state))
+        and len(state.groups) == len(_shown_groups(state))
     )
 
 
-def _groups(state: PoolState, living: Sequence[PodState]) -> list[Json] | None:
-    """The engine groups that the spec names."""
+def _shown_groups(state: PoolState) -> list[Group]:
+    """The engine groups of the spec, and its fallback."""
     assert state.pool is not None
-    if not state.pool.spec.engine_groups:
+    return [*wanted_groups(state), *(fallback_groups(state.pool, ()))]
+
+
+def _selector(pool: ServingPool) -> str:
+    """Selects what ``replicas`` counts."""
+    selects = [f"{key}={value}" for key, value in names.engine_selector(pool.metadata.name).items()]
+    if pool.spec.fallback is not None:
+        selects.append(f"{names.GROUP_LABEL}!={FALLBACK_GROUP}")
+    return ",".join(selects)
+
+
+def _groups(state: PoolState, living: Sequence[PodState]) -> list[Json] | None:
+    """The engine groups that the spec names, and its fallback."""
+    assert state.pool is not None
+    if not state.pool.spec.engine_groups and state.pool.spec.fallback is None:
         return None
     rows = []
-    for group in wanted_groups(state):
+    for group in _shown_groups(state):
         pods = [pod for pod in living if pod.group == group.name]
+        uncalled = state.route.settled or group.name == FALLBACK_GROUP
         rows.append(
             {
                 "name": group.name,
                 "desired": group.replicas,
                 "replicas": len(pods),
                 "readyReplicas": sum(pod.ready for pod in pods),
-                "address": group_address(state, group.name),
+                "address": None if uncalled else group_address(state, group.name),
             }
         )
     return rows

@@ -17,8 +17,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from tidegate_operator.events import events_of
 from tidegate_operator.json_merge import merge_patch, without_nulls
 from tidegate_operator.kube import (
+    EVENT,
     SERVING_POOL,
     TENANT,
     TENANT_TIER,
@@ -157,8 +159,18 @@ class StatusWriter:
             self._world.mark(kind)
             return
         self._metrics.status_writes.labels(kind.name).inc()
+        await self._announce(kind, obj, live, state)
         if written is not None:
             self._world.put(kind, written)
+
+    async def _announce(self, kind: Kind, obj: Json, before: Json, after: Json) -> None:
+        for event in events_of(kind, obj, before, after):
+            try:
+                await self._kube.create(EVENT, event)
+            except Conflict:
+                pass  # another operator saw the same change
+            except KubeError as error:
+                log.warning("event of %s %s: %s", kind.name, obj["metadata"]["name"], error)
 
     def _figures_patch(self, kind: Kind, key: Key, live: Json, *, due: bool) -> Json:
         now = self._clock()

@@ -41,10 +41,61 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "spec.engine.plugin": "Enabled",
         "spec.engineGroups": groups("a", tiers=["t0", "t3"], draft=HEAD, noDraftTiers=["t3"]),
     },
+    "what may spill and what not": {
+        "spec.router": {},
+        "spec.engineGroups": [
+            {"name": "a", "spill": "Never"},
+            {"name": "b", "spill": "WhenIdle"},
+        ],
+    },
+    "a fallback": {"spec.router": {}, "spec.fallback": {"tiers": ["t0", "t3"]}},
+    "a fallback of other engines": {
+        "spec.router": {},
+        "spec.fallback": {
+            "tiers": ["t0"],
+            "replicas": 0,
+            "engine": {
+                "image": "vllm/vllm-openai:v0.32.0",
+                "parallelism": {"tensor": 1},
+                "resources": {"limits": {"nvidia.com/gpu": 1}},
+                "args": ["--max-num-seqs=16"],
+                "plugin": "Disabled",
+                "nodeSelector": {},
+                "tolerations": [],
+            },
+        },
+    },
     "flags that begin like drafts": {"spec.engine.args": ["--specialize-active-lora"]},
 }
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "spill without a router": (
+        {"spec.engineGroups": groups("a", "b", spill="WhenIdle")},
+        "spill needs a router: without one nothing moves a request to another group",
+    ),
+    "spill of a way that there is not": (
+        {"spec.router": {}, "spec.engineGroups": groups("a", spill="Always")},
+        "spill",
+    ),
+    "a fallback without a router": (
+        {"spec.fallback": {"tiers": ["t0"]}},
+        "fallback needs a router: without one nothing sends it requests",
+    ),
+    "a fallback for nobody": (
+        {"spec.router": {}, "spec.fallback": {"tiers": []}},
+        "should have at least 1 items",
+    ),
+    "a fallback for a tier that is not served here": (
+        {"spec.router": {}, "spec.fallback": {"tiers": ["t1"]}},
+        "fallback names a tier that is not in tiers",
+    ),
+    "a fallback with a flag of ours": (
+        {
+            "spec.router": {},
+            "spec.fallback": {"tiers": ["t0"], "engine": {"args": ["--port=1"]}},
+        },
+        "cannot be set here",
+    ),
     "no group": ({"spec.engineGroups": []}, "should have at least 1 items"),
     "nine groups": (
         {"spec.engineGroups": groups(*(f"g{n}" for n in range(9)))},

@@ -69,6 +69,10 @@ class ConditionType(Explained):
         "GroupsNotRouted",
         "Warning: each engine group is called at an address of its own.",
     )
+    FALLBACK = (
+        "Fallback",
+        "The fallback serves, as no other pod does; there while the pool has one.",
+    )
     SHARED_STATE_MISSING = (
         "SharedStateMissing",
         "Warning: the pods count rate limits and fair shares each for itself.",
@@ -187,6 +191,11 @@ class Reason(Explained):
         "NoRouter",
         "Nothing brings a request to its tier's engine group; the message names the addresses.",
     )
+    NO_OTHER_POD_SERVES = (
+        "NoOtherPodServes",
+        "No pod of the engine groups is ready; the message names the tiers that are served.",
+    )
+    STANDS_BY = ("StandsBy", "Pods of the fallback are ready, and nothing is sent to them.")
     NO_KV_BLOCKS = (
         "NoKVBlocks",
         "kvPools leave the tier nothing, so that its requests run only on what others lend.",

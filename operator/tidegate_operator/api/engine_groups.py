@@ -12,6 +12,7 @@ from typing import Annotated, Self
 
 from pydantic import StringConstraints, model_validator
 
+from tidegate.scheduling.contracts import Spill
 from tidegate_operator.api.fields import ApiModel, KindName, described, rule, rules
 
 MAX_GROUP_TIERS = 32
@@ -114,7 +115,7 @@ class EngineGroup(ApiModel):
     )
     tiers: list[KindName] | None = described(
         "TenantTiers whose home it is; each is in at most one group. Tiers in none are at home "
-        "where the pool's own Service leads.",
+        "in the first group; without a router, where the pool's own Service leads.",
         unset="none",
         empty="the same",
         max_length=MAX_GROUP_TIERS,
@@ -128,6 +129,14 @@ class EngineGroup(ApiModel):
         empty="the same",
         max_length=MAX_GROUP_TIERS,
         list_type="set",
+    )
+    spill: Spill | None = described(
+        "Never: requests of its tiers wait for it as long as it has a pod. WhenIdle: while it is "
+        "busy they are served by another group that has idle capacity, without a draft where "
+        "engine.plugin is Enabled (stock vLLM drafts for all), and what is served elsewhere says "
+        "where in the header x-tidegate-engine-group. While it has no pod that serves, every other "
+        "group serves them either way. Needs a router.",
+        unset="WhenIdle",
     )
     share: int | None = described(
         "Its part of the pool's replicas, as a weight among the groups. Each has at least one pod, "

@@ -12,6 +12,7 @@ from tidegate_operator.api.autoscaling import AutoscalingSpec
 from tidegate_operator.api.common import LabelSelector, ObjectMeta, ResourceRequirements
 from tidegate_operator.api.engine import EngineSpec, ImageName
 from tidegate_operator.api.engine_groups import EngineGroup
+from tidegate_operator.api.fallback import Fallback
 from tidegate_operator.api.fields import ApiModel, KindName, described, rule, rules
 from tidegate_operator.api.figures import MAX_TIERS
 from tidegate_operator.api.kv import MAX_KV_POOLS, KvPool, Prefill
@@ -171,6 +172,23 @@ class ServingPoolSpec(ApiModel):
             field_path=".engineGroups",
         ),
         rule(
+            "has(self.router) || !has(self.engineGroups) || "
+            "!self.engineGroups.exists(group, has(group.spill))",
+            "spill needs a router: without one nothing moves a request to another group",
+            field_path=".engineGroups",
+        ),
+        rule(
+            "!has(self.fallback) || has(self.router)",
+            "fallback needs a router: without one nothing sends it requests",
+            field_path=".fallback",
+        ),
+        rule(
+            "!has(self.fallback) || !has(self.tiers) || self.fallback.tiers.all(name, "
+            "self.tiers.exists(tier, tier.name == name))",
+            "fallback names a tier that is not in tiers, so that it is not served here",
+            field_path=".fallback.tiers",
+        ),
+        rule(
             "!has(self.autoscaling) || !has(self.autoscaling.signals) || "
             "!self.autoscaling.signals.exists(signal, signal != 'QueueWait') || "
             "(has(self.observability) && has(self.observability.prometheus))",
@@ -218,6 +236,12 @@ class ServingPoolSpec(ApiModel):
                 "a tier is in more than one of engineGroups; it has one home",
             )
         ],
+    )
+    fallback: Fallback | None = described(
+        "Engines that serve some tiers while no pod of the engine groups does. The condition "
+        "Fallback and an event say when; answers have the header x-tidegate-engine-group: "
+        "fallback.",
+        unset="none: requests are refused with 503 then",
     )
     replicas: int = described(
         "Engine pods, in all groups together. The only default written into the spec, since "

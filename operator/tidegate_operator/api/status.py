@@ -70,7 +70,7 @@ class EngineGroupStatus(ApiModel):
     ready_replicas: int | None = described("Pods that serve.", unset="not known", ge=0)
     address: Address | None = described(
         "Base URL of its Service, within the cluster.",
-        unset="not known",
+        unset="it has none, as only the router leads there",
     )
 
 
@@ -121,9 +121,9 @@ class ServingPoolStatus(ConditionedStatus):
         "Base URLs that tenants call.", unset="none yet", max_length=16, list_type="atomic"
     )
     engine_groups: list[EngineGroupStatus] | None = described(
-        "Each engine group of the spec.",
-        unset="the pool names none",
-        max_length=MAX_ENGINE_GROUPS,
+        "Each engine group of the spec, and its fallback.",
+        unset="the pool names neither",
+        max_length=MAX_ENGINE_GROUPS + 1,
         map_key="name",
     )
     scaling: ScalingStatus | None = described(

@@ -12,6 +12,7 @@ from typing import Any
 
 from tidegate_operator.api.serving_pool import ServiceType, ServingPool
 from tidegate_operator.engine_groups import Group, engine_groups
+from tidegate_operator.fallback import fallback_groups
 from tidegate_operator.names import (
     GROUP_LABEL,
     POOL_LABEL,
@@ -60,7 +61,7 @@ def render_children(
     the one that the pool's own Service leads to where it leads to no router, unset: the first.
     ``route`` is how clients come to it."""
     name = pool.metadata.name
-    groups = groups or engine_groups(pool)
+    groups = groups or (*engine_groups(pool), *fallback_groups(pool, ()))
     selector = engine_selector(name)
     return Children(
         service_account=None if pool.spec.engine.service_account_name else _service_account(pool),

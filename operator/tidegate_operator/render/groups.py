@@ -20,9 +20,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.scheduling.contracts import FALLBACK_GROUP
 from tidegate_operator.api.common import FieldError
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_groups import Group
+from tidegate_operator.fallback import fallback_pool
 from tidegate_operator.names import (
     COMPONENT_LABEL,
     ENGINE,
@@ -72,6 +74,8 @@ def group_children(
     pool: ServingPool, group: Group, sidecar_image: str, *, called: bool = True
 ) -> GroupChildren:
     """All of them; ``called``: clients may come to the group past a router."""
+    if group.name == FALLBACK_GROUP:
+        pool, called = fallback_pool(pool), False
     name = group_child(pool.metadata.name, group.name)
     selector = engine_selector(pool.metadata.name, group.name)
     stateful_set, conflicts = _stateful_set(pool, group, selector, sidecar_image)
@@ -145,7 +149,10 @@ def _pod_spec(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": NOTICE_SECONDS + drain_seconds + EXIT_SECONDS,
         "securityContext": pod_security(),
-        "containers": [engine_container(pool, group), sidecar_container(pool, sidecar_image)],
+        "containers": [
+            engine_container(pool, group),
+            sidecar_container(pool, group, sidecar_image),
+        ],
         "volumes": [
             {"name": "socket", "emptyDir": {"medium": "Memory"}},
             {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},

@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 from tidegate_operator.api.serving_pool import ServingPool
+from tidegate_operator.engine_groups import Group
 from tidegate_operator.names import (
     ADMIN_PORT,
     IDENTITY,
+    MAIN_GROUP,
     SHARDS,
     SHARED_STATE_SECRET,
     TENANT_PORT,
@@ -46,7 +48,7 @@ EXIT_SECONDS = 30
 DEFAULT_REQUESTS = {"cpu": "500m", "memory": "256Mi"}
 
 
-def sidecar_container(pool: ServingPool, image: str) -> Json:
+def sidecar_container(pool: ServingPool, group: Group, image: str) -> Json:
     """The container; policy and keys come from the same folder, one file each per shard."""
     drain_seconds = math.ceil(pool.spec.engine.drain_timeout_seconds)
     resources = resource_requirements(pool.spec.sidecar.resources if pool.spec.sidecar else None)
@@ -79,6 +81,7 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
                 "name": "TIDEGATE_POOL_IDENTITY_KEYS",
                 "value": f"{IDENTITY_DIRECTORY}/{IDENTITY_KEYS_FILE}",
             },
+            *_engine_group(group),
         ],
         "ports": [
             {"name": "http", "containerPort": TENANT_PORT, "protocol": "TCP"},
@@ -98,6 +101,13 @@ def sidecar_container(pool: ServingPool, image: str) -> Json:
         "resources": resources or {"requests": dict(DEFAULT_REQUESTS)},
         "securityContext": restricted(),
     }
+
+
+def _engine_group(group: Group) -> list[Json]:
+    """Where the pool has but one, nothing differs by it."""
+    if group.name == MAIN_GROUP:
+        return []
+    return [{"name": "TIDEGATE_ENGINE_GROUP", "value": group.name}]
 
 
 def health_probes() -> Json:

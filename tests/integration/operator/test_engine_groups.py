@@ -16,6 +16,12 @@ GROUPS = [
     {"name": "code", "tiers": ["grp2"], "draft": {"method": "Ngram", "tokens": 4}},
 ]
 GROUP = "tidegate.io/engine-group"
+NOT_READY = {
+    "conditions": [
+        {"type": kind, "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        for kind in ("ContainersReady", "Ready")
+    ]
+}
 
 
 class Seen:
@@ -166,3 +172,64 @@ async def test_scaling_and_a_change_of_the_engine(cluster: OperatorCluster, name
 
 async def is_equal(found: Any, wanted: object) -> bool:
     return bool(await found == wanted)
+
+
+async def test_a_fallback_counts_by_itself_and_says_when_it_serves(
+    cluster: OperatorCluster, namespace: str
+) -> None:
+    def spec(**more: Any) -> Json:
+        return pool(namespace=namespace, tiers=[{"name": "grp0"}, {"name": "grp2"}], **more)
+
+    async def becomes(*wanted: str) -> str:
+        return await cluster.condition_becomes("ServingPool", "chat", namespace, *wanted)
+
+    async def told() -> list[tuple[str, str]]:
+        events = await cluster.kube.list(KINDS["Event"], namespace)
+        ours = [e for e in events if e["involvedObject"]["kind"] == "ServingPool"]
+        return [(e["type"], e["reason"]) for e in sorted(ours, key=lambda e: e["lastTimestamp"])]
+
+    seen = Seen(cluster, namespace)
+    fallback = {"tiers": ["grp0"], "engine": {"image": "vllm:2"}}
+    await cluster.apply(tier("grp0"), tier("grp2"), tenant("a", "grp0", namespace=namespace))
+    await cluster.apply(spec(replicas=2, router={"replicas": 1}, fallback=fallback))
+    async with cluster.operator(), cluster.pods(namespace) as playing:
+        await becomes("Fallback", "False", "StandsBy")
+        await becomes("Ready", "True", "Ready")
+        assert await seen.replicas() == {"chat": 2, "chat-fallback": 1}
+        assert "chat-fallback" in await seen.names("PodDisruptionBudget")
+        assert "chat-fallback" not in await seen.names("Service")
+        status = await seen.pool_status()
+        assert (status["replicas"], status["readyReplicas"]) == (2, 2)
+        selected = await cluster.kube.list(KINDS["Pod"], namespace, status["selector"])
+        assert {p["metadata"]["name"] for p in selected} == {"chat-0", "chat-1"}
+        assert [(row["name"], row["readyReplicas"]) for row in status["engineGroups"]] == [
+            ("main", 2),
+            ("fallback", 1),
+        ]
+        (spare,) = [p for p in await seen.pods() if p["metadata"]["name"] == "chat-fallback-0"]
+        images = {c["name"]: c["image"] for c in spare["spec"]["containers"]}
+        assert images["engine"] == "vllm:2"
+        assert await told() == [], "nothing has happened yet"
+
+        playing.ready = False
+        for engine in selected:
+            await cluster.kube.patch_status(KINDS["Pod"], engine, NOT_READY)
+        said = await becomes("Fallback", "True", "NoOtherPodServes")
+        assert "1 of the fallback serve grp0" in said
+        assert (await seen.pool_status())["readyReplicas"] == 0
+        await eventually(lambda: is_equal(told(), [("Warning", "NoOtherPodServes")]), "an event")
+        playing.ready = True
+        await becomes("Fallback", "False", "StandsBy")
+        await eventually(
+            lambda: is_equal(told(), [("Warning", "NoOtherPodServes"), ("Normal", "StandsBy")]),
+            "an event of its end",
+        )
+
+        await cluster.apply(spec(replicas=2, router={"replicas": 1}))
+        await eventually(lambda: is_equal(seen.replicas(), {"chat": 2}), "it is gone")
+        assert "chat-fallback" not in await seen.names("PodDisruptionBudget")
+
+        async def unsaid() -> bool:
+            return not await cluster.condition("ServingPool", "chat", namespace, "Fallback")
+
+        await eventually(unsaid, "nothing is said of it")

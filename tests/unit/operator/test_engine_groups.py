@@ -19,6 +19,7 @@ from tidegate_operator.engine_groups import (
     leading_group,
     too_few,
 )
+from tidegate_operator.fallback import fallback_groups
 from tidegate_operator.group_rollout import GroupPlan, plan_groups
 from tidegate_operator.render import render_children
 
@@ -43,14 +44,19 @@ def test_a_pool_without_groups_is_one() -> None:
 
 
 def test_the_node_of_the_example_is_full() -> None:
-    """Four engines of two GPUs on eight: two for conversation, one for code, one without draft."""
+    """Four engines of two GPUs on eight: conversation, code, without a draft, the fallback."""
     obj = yaml.safe_load((EXAMPLES / "8xh100" / "pool.yaml").read_text())
     parsed = read(obj)
-    groups = engine_groups(parsed)
-    assert {group.name: group.replicas for group in groups} == {"chat": 2, "code": 1, "plain": 1}
+    groups = [*engine_groups(parsed), *fallback_groups(parsed, ())]
+    assert {group.name: group.replicas for group in groups} == {
+        "chat": 1,
+        "code": 1,
+        "plain": 1,
+        "fallback": 1,
+    }
     gpus = parsed.spec.engine.tensor_parallel_size * sum(group.replicas for group in groups)
     assert gpus == 8
-    assert [group.draft is not None for group in groups] == [True, True, False]
+    assert [group.draft is not None for group in groups] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(

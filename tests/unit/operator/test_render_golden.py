@@ -142,6 +142,28 @@ POOLS = {
             },
         ],
     ),
+    "fallback": pool(
+        replicas=3,
+        engine={
+            "image": "vllm/vllm-openai:v0.32.0",
+            "parallelism": {"tensor": 2},
+            "plugin": "Enabled",
+            "nodeSelector": {"gpu": "h100"},
+            "args": ["--max-num-seqs=128"],
+        },
+        router={},
+        fallback={
+            "tiers": ["t0"],
+            "replicas": 2,
+            "engine": {
+                "image": "vllm/vllm-openai:v0.31.0",
+                "parallelism": {"tensor": 1},
+                "args": ["--max-num-seqs=16"],
+                "plugin": "Disabled",
+                "nodeSelector": {},
+            },
+        },
+    ),
     "router": pool(
         router={"replicas": 3, "tls": {"secretRef": {"name": "chat-tls"}}},
         engine={

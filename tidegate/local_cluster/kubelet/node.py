@@ -21,9 +21,10 @@ RESOURCES: Object = {
     "memory": "512Gi",
     "ephemeral-storage": "1Ti",
     "pods": "500",
-    "nvidia.com/gpu": "8",
+    "nvidia.com/gpu": "16",
 }
-"""What the scheduler may hand out. Nothing is enforced: pods share the machine as it is."""
+"""What the scheduler may hand out. Nothing is enforced: pods share the machine as it is. GPUs are
+enough for the quickstart and the example of a node of eight beside it."""
 
 
 async def register(api: Api, settings: KubeletSettings) -> None:
