@@ -80,7 +80,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=1_200.0, help="of load (1200)")
     parser.add_argument("--every", type=float, default=4.0, help="seconds between changes (4)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep records and views here")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep records, views and logs here")
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
@@ -108,7 +108,8 @@ async def soaked(folder: Path, arguments: argparse.Namespace) -> Soak:
         soak.records = [loads(UsageRecord, line) for line in content.splitlines()]
         if arguments.keep is not None:
             arguments.keep.mkdir(parents=True, exist_ok=True)
-            (arguments.keep / "usage.jsonl").write_bytes(content)
+            for name in ("usage.jsonl", "sidecar.log", "engine.log"):
+                (arguments.keep / name).write_bytes((folder / name).read_bytes())
             views = [json.dumps(asdict(view) | {"key": ""}) + "\n" for view in stack.views]
             (arguments.keep / "views.jsonl").write_text("".join(views))
     return soak

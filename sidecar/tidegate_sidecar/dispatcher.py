@@ -87,6 +87,7 @@ class Dispatcher:
                 raise not_admitted(request.refusal)
             raise self.refusal(refusal, request.tenant)
         self._tally.admitted(request)
+        self.in_flight.arrived(request, now)
         self.changes += 1
         tickets = [Ticket(self, part, key_sha256) for part in request.parts or (request,)]
         self._tickets.update((ticket.request.id, ticket) for ticket in tickets)
@@ -141,7 +142,7 @@ class Dispatcher:
         scheduler, gate, places = self.scheduler, self.in_flight.gate, self.in_flight.places
         assert scheduler is not None
         assert gate is not None
-        closed: set[str] = set()
+        closed = set(gate.held_back())
         while (is_open := gate.is_open()) or gate.lacks_place():
             request = scheduler.peek(now, closed)
             if request is None:

@@ -1,10 +1,11 @@
 """The gates of one engine: one for all tiers or, beside the plug-in, one for each.
 
 Theory of operation: without the plug-in the engine's queue has the engine's order, so what waits in
-it is in everybody's way and one gate keeps it short. The plug-in keeps the tiers' order inside the
-engine; then a request that it vetoes, preempts or computes slowly must take no room from any other
-tier, so each tier has a gate of its own, which knows what its tier may hold of the KV cache. Told
-is then the part of a prompt that the prefix cache is expected to leave.
+it is in everybody's way and one gate keeps it short; seats that all are taken come back one by one,
+so some stay free for tiers with a reservation (``spare_seats``). The plug-in keeps the tiers' order
+inside the engine; then a request that it vetoes, preempts or computes slowly must take no room from
+any other tier, so each tier has a gate of its own, which knows what its tier may hold of the KV
+cache. Told is then the part of a prompt that the prefix cache is expected to leave.
 
 Invariant: a request ends at the gate that let it through, whatever tier its tenant is in by then.
 """
@@ -16,6 +17,7 @@ from collections.abc import Container, Mapping
 from tidegate.scheduling.contracts import Policy, SloMetric, Task
 from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS, Gate, TokensInFlightGate
 from tidegate.scheduling.request import Request
+from tidegate.scheduling.spare_seats import SpareSeats
 
 _ALL = ""
 
@@ -29,6 +31,7 @@ class Gates:
         self._passed: dict[str, Gate | TokensInFlightGate] = {}
         """By request in flight."""
         self._tier_of: dict[str, str] = {}
+        self._spare = SpareSeats()
         self.apply_policy(policy, now)
 
     @property
@@ -59,8 +62,8 @@ class Gates:
         budget = None if self._by_tier else _prefill_budget_tokens(policy)
         for gate in self._gates.values():
             gate.apply_limits(policy.engine, budget)
-        if self._by_tier:
-            self._tier_of = {tenant.name: tenant.tier for tenant in policy.tenants}
+        self._tier_of = {tenant.name: tenant.tier for tenant in policy.tenants}
+        self._spare.apply_policy(policy.scheduling_mode, () if self._by_tier else policy.tiers)
 
     def is_open(self) -> bool:
         """Whether any of them is."""
@@ -73,16 +76,31 @@ class Gates:
 
     def closed(self) -> Container[str] | None:
         """Names of tiers whose requests may not go now; None: nobody's may."""
+        if not self._by_tier:
+            return self.held_back() if self._gates[_ALL].is_open() else None
         closed = [name for name, gate in self._gates.items() if not gate.is_open()]
         return None if len(closed) == len(self._gates) else closed
 
+    def held_back(self) -> list[str]:
+        """Names of tiers that leave the seats which are free to others."""
+        gate = self._gates.get(_ALL)
+        if not isinstance(gate, Gate) or gate.seats is None:
+            return []
+        return self._spare.held_back(gate.seats)
+
+    def arrived(self, request: Request, now: float) -> None:
+        """A request was taken into the queue."""
+        self._spare.arrived(self._tier_of[request.tenant], request.sequences, now)
+
     def dispatched(self, request: Request, now: float) -> None:
         """A request goes to the engine."""
-        gate = self._gates[self._tier_of[request.tenant] if self._by_tier else _ALL]
+        tier = self._tier_of[request.tenant]
+        gate = self._gates[tier if self._by_tier else _ALL]
         tokens = request.prompt_tokens
         if self._by_tier:
             tokens -= request.expected_cached_tokens
         self._passed[request.id] = gate
+        self._spare.dispatched(request.id, tier, request.sequences)
         gate.dispatched(request.id, request.sequences, tokens, now)
 
     def started(self, request: Request, now: float) -> None:
@@ -92,6 +110,7 @@ class Gates:
     def ended(self, request: Request, now: float) -> None:
         """It has ended, however; exactly once (KeyError: not in flight)."""
         self._passed.pop(request.id).ended(request.id, now)
+        self._spare.ended(request.id, now)
 
     def step(self, now: float, queued: Mapping[str, int]) -> None:
         """The engine ended a step; ``queued``: requests that wait, by tier."""

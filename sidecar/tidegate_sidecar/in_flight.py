@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidegate.scheduling.contracts import Policy, Task
 from tidegate.scheduling.engine_time import RequestStep
+from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
 from tidegate_sidecar.gates import Gates
 from tidegate_sidecar.metrics_text import EngineFigures
@@ -61,6 +62,11 @@ class InFlight:
         self.places.apply_policy(policy)
 
     # --- of one request
+
+    def arrived(self, request: Request, now: float) -> None:
+        """It waits for its turn."""
+        assert self.gate is not None
+        self.gate.arrived(request, now)
 
     def dispatched(self, ticket: Ticket, now: float) -> None:
         """It goes to the engine."""

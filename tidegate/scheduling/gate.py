@@ -108,6 +108,11 @@ class Gate:
         """Sequences dispatched and not ended."""
         return self._not_started + self._running
 
+    @property
+    def seats(self) -> int | None:
+        """Sequences that the engine runs at once; None: unknown."""
+        return self._seats.number
+
     def apply_limits(self, limits: EngineLimits, prefill_budget_tokens: int | None = None) -> None:
         """Hot reload of what is configured of the engine.
 

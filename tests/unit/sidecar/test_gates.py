@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate_sidecar.gates import Gates
 
-from tidegate.scheduling.contracts import Policy, SloMetric, SloObjective, decode
+from tidegate.scheduling.contracts import Policy, SchedulingMode, SloMetric, SloObjective, decode
 from tidegate.scheduling.request import Request
 
 
@@ -118,3 +118,28 @@ def test_prefills_are_held_back_only_for_a_promise_and_not_beside_a_plug_in() ->
         counts.append(len(fill(gates, "b", first=1)))
     assert counts[1] < counts[0]
     assert counts[2] == counts[0]
+
+
+def test_the_last_seats_are_left_to_who_has_a_reservation() -> None:
+    plain = policy(TWO)
+    high, low = plain.tiers
+    reserved = replace(plain, tiers=(replace(high, priority=1, reserved_percent=50), low))
+    gates = Gates(reserved, 0.0, by_tier=False)
+
+    def send(number: int, tenant: str) -> Request:
+        one = request(number, tenant, 10)
+        gates.arrived(one, 0.0)
+        gates.dispatched(one, 0.0)
+        gates.started(one, 0.0)
+        return one
+
+    batch = [send(number, "b") for number in range(6)]
+    assert gates.closed() == []  # nobody with a reservation sends anything
+    send(10, "a")
+    gates.ended(batch.pop(), 1.0)
+    batch.append(send(11, "b"))
+    assert gates.in_flight == 7
+    assert gates.closed() == ["low"]
+    gates.apply_policy(replace(reserved, scheduling_mode=SchedulingMode.FIRST_COME_FIRST_SERVED), 1)
+    assert gates.closed() == []
+    assert Gates(reserved, 0.0, by_tier=True).held_back() == []
