@@ -308,3 +308,18 @@ def test_a_main_pod_that_flaps_for_ten_minutes_costs_few_changes(seconds: float)
         changes += last is not None and where != last
         last, now, there = where, now + seconds, not there
     assert changes <= 2 * (7 + 600 / LONGEST_WAIT_SECONDS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.001, 0.4), st.integers(0, 15)), max_size=150))
+def test_a_home_begins_to_spill_at_most_once_in_its_rest(steps: list[tuple[float, int]]) -> None:
+    among, idle, now, begun, last = groups(), pod("code"), 0.0, [], Placement.HOME
+    for seconds, in_hand in steps:
+        now += seconds
+        where = placed(among, "talk", now, pod("chat", in_hand), idle)
+        assert where is not None
+        if where[0] is Placement.SPILLED and last is Placement.HOME:
+            begun.append(now)
+        last = where[0]
+        assert in_hand < SEATS or last is Placement.SPILLED, "it never waits for that"
+    assert all(b - a >= REST_SECONDS for a, b in pairwise(begun))
