@@ -275,3 +275,27 @@ def test_groups_come_with_what_they_have_and_go() -> None:
     scaler = PoolScaler({"chat": 2, "old": 1}, {})
     scaler.adopt({"chat": 7, "code": 3})
     assert scaler.sizes == {"chat": 2, "code": 3}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (Told("Prometheus does not answer", "Prometheus does not answer"), "does not answer"),
+        (told(at=None), "has no series"),
+        (told(short="NaN"), "has no number"),
+        (told(at=1000.0 - 3600), "is too old"),
+    ],
+    ids=["away", "empty", "NaN", "an hour stale"],
+)
+def test_whatever_a_prometheus_lacks_no_pod_goes_until_it_is_well(said: Told, why: str) -> None:
+    """Two hours of calm, by the sidecars: then ten minutes in which everything says so."""
+    scaler = PoolScaler({"chat": 3}, {})
+    for now in range(0, 7200, 60):
+        scaler.decide(float(now), 100.0, groups(3, 0), said, SCALING)
+        decision = scaler.decisions["chat"]
+        assert (decision.desired, decision.held) == (3, True)
+        assert why in decision.text
+    well = told(short=0.0, long=0.0)
+    for now in range(7200, 7200 + 605, 5):
+        scaler.decide(float(now), 100.0, groups(3, 0), well, SCALING)
+    assert scaler.sizes == {"chat": 2}
