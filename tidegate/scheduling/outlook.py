@@ -31,6 +31,13 @@ from tidegate.scheduling.tenant_averages import (
 from tidegate.scheduling.waiting_time import TierLoad, WaitForecast
 
 
+def asks_for_outlook(policy: Policy) -> bool:
+    """Whether anything in it is decided by what a request may expect, or uses up a limit."""
+    return any(
+        tier.prompt_limit or tier.slo_objectives or tier.rate_limits for tier in policy.tiers
+    ) or any(tenant.rate_limits for tenant in policy.tenants)
+
+
 class Outlook:
     """Of one engine."""
 

@@ -98,6 +98,12 @@ class Request:
     parts_ended: int = field(default=0, init=False)
     """Of its parts."""
 
+    def check(self) -> None:
+        """ValueError for sizes that no request has."""
+        least = min(self.prompt_tokens, self.max_output_tokens, self.body_bytes)
+        if least < 0 or self.sequences < 1:
+            raise ValueError(f"request {self.id!r} has a negative size or no sequence")
+
     def leads(self) -> bool:
         """Whether it is served whole, or is the part that is served first."""
         return self.whole is None or self.whole.parts[0] is self

@@ -28,18 +28,18 @@ requests for each call but ``apply_policy`` and the snapshots, which are O(n).
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from math import ceil, inf
+from math import ceil
 
 from tidegate.scheduling.admission import Admission
 from tidegate.scheduling.contracts import Policy, SchedulingMode
 from tidegate.scheduling.engine_time import EnginePace, RequestStep
+from tidegate.scheduling.expiries import Ended, Expiries
 from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.job import Job
-from tidegate.scheduling.job_heap import JobHeap
 from tidegate.scheduling.ledger import Ledger
 from tidegate.scheduling.limit_desk import LimitDesk
 from tidegate.scheduling.outcomes import Outcome
-from tidegate.scheduling.outlook import Outlook
+from tidegate.scheduling.outlook import Outlook, asks_for_outlook
 from tidegate.scheduling.peer_service import PeerService
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.roster import Roster
@@ -61,8 +61,6 @@ MOST_LANDED = 4_096
 
 SETTLING_STEPS = (1, 4, 16, 64, 256)
 """After so many, costs are of another scale than before: what was summed in them begins anew."""
-
-Ended = list[tuple[Request, Outcome]]
 
 
 class Scheduler:
@@ -97,9 +95,7 @@ class Scheduler:
         )
         """Why a request waits."""
         self._queued = 0
-        self._expiries = JobHeap()
-        self._pushes = 0
-        self._expired: Ended = []
+        self._expiries = Expiries()
         self._arrivals = 0
         self._dispatches = 0
         self.apply_policy(policy, now)
@@ -115,13 +111,7 @@ class Scheduler:
         """
         if request.id in self._jobs:
             raise ValueError(f"request id {request.id!r} is in use")
-        if (
-            request.prompt_tokens < 0
-            or request.max_output_tokens < 0
-            or request.body_bytes < 0
-            or request.sequences < 1
-        ):
-            raise ValueError(f"request {request.id!r} has a negative size or no sequence")
+        request.check()
         tenant = self._roster.tenants.get(request.tenant)
         if tenant is None:
             return Outcome.FORBIDDEN
@@ -156,7 +146,7 @@ class Scheduler:
             self.shadow.dispatches += 1
             self.shadow.other_tenant += self._selection.fair_first(closed) is not tenant
         job = tenant.queue.take()
-        self._unwatch(job)
+        self._expiries.unwatch(job)
         self._queued -= 1
         self._ledger.charge(job)
         request, tier = job.request, job.tier
@@ -257,15 +247,11 @@ class Scheduler:
     def expire(self, now: float) -> Ended:
         """Remove and return the requests that have waited too long, and which limit it was."""
         self._collect_expired(now)
-        expired, self._expired = self._expired, []
-        return expired
+        return self._expiries.take_ended()
 
     def next_expiry(self) -> float | None:
         """When to call :meth:`expire` next; in the past where it has something already."""
-        if self._expired:
-            return -inf
-        first = self._expiries.first()
-        return None if first is None else float(first[0])
+        return self._expiries.next()
 
     def apply_policy(self, policy: Policy, now: float) -> Ended:
         """Put another policy in force; queues, debts and requests in flight survive. O(n).
@@ -283,10 +269,7 @@ class Scheduler:
                 ended.append((job.request, outcome))
             self._selection.refresh(tenant)
             self._roster.forget_if_gone(tenant)
-        self._expiries.clear()
-        for job in self._jobs.values():
-            if job.waiting:
-                self._watch(job)
+        self._expiries.watch_anew(self._jobs.values())
         self._look_out(policy, now)
         return ended
 
@@ -338,7 +321,7 @@ class Scheduler:
         return self._in_shadow
 
     def _choose(self, now: float, closed: Container[str]) -> TenantState | None:
-        if self._expiries.reaches(now):
+        if self._expiries.may_be_due(now):
             self._collect_expired(now)
         selection = self._selection
         if selection.in_arrival_order:
@@ -360,7 +343,7 @@ class Scheduler:
         tenant.tier.queued += 1
         self._jobs[job.request.id] = job
         self._queued += 1
-        self._watch(job)
+        self._expiries.watch(job)
         if tenant.account.entry is None or self._selection.in_arrival_order:
             self._selection.refresh(tenant)
 
@@ -374,7 +357,7 @@ class Scheduler:
     def _take_out(self, job: Job) -> None:
         job.tenant.queue.remove(job)
         job.tenant.tier.queued -= 1
-        self._unwatch(job)
+        self._expiries.unwatch(job)
         del self._jobs[job.request.id]
         self._queued -= 1
         self._admission.ended(job.request, 0)
@@ -396,28 +379,9 @@ class Scheduler:
         if tenant.policy is None:
             self._roster.forget_if_gone(tenant)
 
-    def _watch(self, job: Job) -> None:
-        """End it when it has waited too long; of one in parts the first: then it is begun."""
-        request = job.request
-        if not request.leads():
-            return
-        expires = job.waits_since + job.tenant.queue.limits.max_wait_seconds
-        if request.deadline is not None and request.deadline < expires:
-            expires = request.deadline
-        self._pushes += 1
-        self._expiries.push((expires, self._pushes, job))
-
-    def _unwatch(self, job: Job) -> None:
-        if job.request.leads():
-            self._expiries.leave()
-
     def _collect_expired(self, now: float) -> None:
-        while (entry := self._expiries.first()) is not None and entry[0] <= now:
-            job: Job = entry[-1]
-            by_deadline = job.request.deadline is not None and job.request.deadline <= entry[0]
+        while (job := self._expiries.due(now)) is not None:
             self._drop(job)
-            outcome = Outcome.DEADLINE_EXCEEDED if by_deadline else Outcome.QUEUE_WAIT_EXCEEDED
-            self._expired.append((job.request, outcome))
 
     def _look_out(self, policy: Policy, now: float) -> None:
         """Follow what waits and runs only for a policy that asks for it."""
@@ -427,15 +391,7 @@ class Scheduler:
         self.pace.step_tokens = tokens
         # Steps are reported by the plug-in, which also keeps the prefill budget.
         self.pace.budget_tokens = policy.prefill.budget_tokens(tokens) if self._timed else tokens
-        self._looks_out = (
-            self._timed
-            or any(
-                tier.prompt_limit or tier.slo_objectives or tier.rate_limits
-                for tier in policy.tiers
-            )
-            or any(tenant.rate_limits for tenant in policy.tenants)
-            or self._admission.holds_any
-        )
+        self._looks_out = self._timed or asks_for_outlook(policy) or self._admission.holds_any
         self.standings.follow(policy.scheduling_mode, self._looks_out)
         self._admission.forget_unused(self._roster.tenants.values(), now)
         if self._looks_out:
