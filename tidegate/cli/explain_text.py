@@ -62,7 +62,7 @@ def tenant_lines(explanation: TenantExplanation) -> Iterator[str]:
         counts = sorted(explanation.requests_total.items(), key=lambda item: -item[1])
         yield "  ended: " + ", ".join(f"{count} {outcome}" for outcome, count in counts)
     for record in explanation.last[:_SHOWN]:
-        yield f"  {record.id}: {_ending(record)}"
+        yield f"  {record.id}: " + ", ".join([_ending(record), *_times(record)])
 
 
 def _standing(standing: Standing) -> Iterator[str]:
@@ -110,11 +110,7 @@ def _served_instead(explanation: RequestExplanation) -> Iterator[str]:
 
 def _ended(head: str, record: UsageRecord) -> Iterator[str]:
     yield f"{head}: {_ending(record)}"
-    if record.queued_seconds is not None:
-        times = [f"waited {_seconds(record.queued_seconds)}"]
-        if record.ttft_seconds is not None:
-            times.append(f"first token after {_seconds(record.ttft_seconds)}")
-        times.append(f"took {_seconds(record.duration_seconds)} in all")
+    if times := _times(record):
         yield "  " + ", ".join(times)
     if record.prompt_tokens or record.output_tokens:
         cached = "" if record.cached_tokens is None else f" ({record.cached_tokens} cached)"
@@ -132,6 +128,16 @@ def _ending(record: UsageRecord) -> str:
     if record.retry_after_seconds is not None:
         text += f", told to retry after {record.retry_after_seconds} s"
     return text
+
+
+def _times(record: UsageRecord) -> list[str]:
+    """None of one that was never sent to the engine."""
+    if record.queued_seconds is None:
+        return []
+    times = [f"waited {_seconds(record.queued_seconds)}"]
+    if record.ttft_seconds is not None:
+        times.append(f"first token after {_seconds(record.ttft_seconds)}")
+    return [*times, f"took {_seconds(record.duration_seconds)} in all"]
 
 
 def _use(use: LimitUse) -> str:

@@ -76,3 +76,9 @@ def test_a_tenant_that_reached_its_limit() -> None:
         "  ended: 60 completed, 1 rate_limited",
         "  a01c9a0d7b2e4c5f60718293: rate_limited by limit minute, told to retry after 12 s",
     ]
+
+
+def test_of_a_tenant_nobody_waits_for_its_last_requests_say_how_long_they_did() -> None:
+    served = replace(TENANT, last=(RECORD,))
+    assert list(tenant_lines(served))[-1].startswith(f"  {RECORD.id}: {RECORD.outcome}, waited ")
+    assert "first token after" in list(tenant_lines(served))[-1]
