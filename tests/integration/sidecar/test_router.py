@@ -11,14 +11,12 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from support.certificates import self_signed
 from support.fake_engine import until
 from support.faulty_engine import DONE, chat_chunk
 from support.faulty_upstream import event_stream, reset, stall
@@ -215,24 +213,9 @@ async def test_a_new_pod_gets_half_of_what_waits_on_the_other(
 
 
 def write_certificate(folder: Path, name: str) -> None:
-    """A self-signed certificate of ``name``, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    clear = serialization.NoEncryption()
-    (folder / "tls.key").write_bytes(key.private_bytes(pem, pkcs8, clear))
-    (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
+    certificate, key = self_signed(name)
+    (folder / "tls.key").write_bytes(key)
+    (folder / "tls.crt").write_bytes(certificate)
 
 
 async def test_a_renewed_certificate_serves_the_next_handshake(tmp_path: Path) -> None:
