@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from tidegate.scheduling.contracts import Policy, SloMetric, Task
-from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS, Gate, TokensInFlightGate
+from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS, Gate
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.spare_seats import SpareSeats
+from tidegate.scheduling.tokens_in_flight_gate import TokensInFlightGate
 
 _ALL = ""
 
@@ -61,7 +62,7 @@ class Gates:
         self._gates = {name: before.get(name) or kind(policy.engine, now) for name in names}
         budget = None if self._by_tier else _prefill_budget_tokens(policy)
         for gate in self._gates.values():
-            gate.apply_limits(policy.engine, budget)
+            gate.apply_limits(policy.engine, budget, policy.prefill.chunk_tokens)
         self._tier_of = {tenant.name: tenant.tier for tenant in policy.tenants}
         self._spare.apply_policy(policy.scheduling_mode, () if self._by_tier else policy.tiers)
 

@@ -20,7 +20,9 @@ in flight, so that no wrong belief about the engine can shut it for good):
   a start says where the engine really is, so that miscounted steps and misjudged prompts never add
   up: behind the oldest, it has done no more than one step's worth. Where somebody was promised a
   time between tokens and no plug-in keeps the prefill budget, two of that are the bound while
-  anything decodes: each prefill token of a step makes all decodes wait.
+  anything decodes: each prefill token of a step makes all decodes wait. Where the engine computes
+  no more than a chunk of one prompt in a step, a longer one has two of those outstanding, and its
+  prefill takes as many steps as it has chunks.
 * A seat is free or about to be (``engine_seats``).
 * The KV cache has room for one more prompt (``engine_kv``).
 
@@ -77,6 +79,7 @@ class Gate:
         self._kv = EngineKv()
         self._budget_tokens = DEFAULT_BUDGET_TOKENS
         self._prefill_window_tokens: int | None = None
+        self._chunk_tokens: int | None = None
         self.apply_limits(limits)
         self._window = 2
         self._flights: dict[str, _Flight] = {}
@@ -113,14 +116,21 @@ class Gate:
         """Sequences that the engine runs at once; None: unknown."""
         return self._seats.number
 
-    def apply_limits(self, limits: EngineLimits, prefill_budget_tokens: int | None = None) -> None:
+    def apply_limits(
+        self,
+        limits: EngineLimits,
+        prefill_budget_tokens: int | None = None,
+        chunk_tokens: int | None = None,
+    ) -> None:
         """Hot reload of what is configured of the engine.
 
-        ``prefill_budget_tokens``: at most two of it are outstanding while anything decodes.
+        ``prefill_budget_tokens``: at most two of it are outstanding while anything decodes;
+        ``chunk_tokens``: most of one prompt in one step.
         """
         self._budget_tokens = limits.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
         budget = prefill_budget_tokens
         self._prefill_window_tokens = None if budget is None else 2 * budget
+        self._chunk_tokens = chunk_tokens
         self._seats.configured = limits.max_num_seqs
 
     def is_open(self) -> bool:
@@ -139,7 +149,16 @@ class Gate:
         most = 2 * self._prefill_per_step()
         if self._prefill_window_tokens is not None and self._running:
             most = min(most, self._prefill_window_tokens)
-        return self._prefill_tokens < most
+        return self._outstanding_tokens() < most
+
+    def _outstanding_tokens(self) -> int:
+        """Prefill tokens that the next two steps could compute if their budgets had room."""
+        chunk = self._chunk_tokens
+        if chunk is None:
+            return self._prefill_tokens
+        return sum(
+            [min(f.prefill_tokens, 2 * chunk * f.sequences) for f in self._unstarted.values()]
+        )
 
     def _has_place(self) -> bool:
         return self._seats.has_room(self.in_flight) and self._kv.has_room()
@@ -147,8 +166,9 @@ class Gate:
     def dispatched(self, request_id: str, sequences: int, prompt_tokens: int, now: float) -> None:
         """A request goes to the engine."""
         per_step = self._prefill_per_step()
-        own_steps = prompt_tokens // per_step + 1
-        expected_steps = (self._prefill_tokens + prompt_tokens) // per_step + 2
+        own_steps = prompt_tokens // self._most_of_one(sequences, per_step) + 1
+        ahead_steps = (self._prefill_tokens + prompt_tokens) // per_step + 1
+        expected_steps = max(ahead_steps, own_steps) + 1
         flight = _Flight(sequences, prompt_tokens, self._step, own_steps, expected_steps)
         self._seats.dispatched(request_id, self.in_flight)
         self._kv.dispatched(prompt_tokens)
@@ -230,9 +250,14 @@ class Gate:
         # vLLM serves running sequences first; where they fill the budget, prefills crawl.
         return max(self._budget_tokens - self._running, self._budget_tokens // 4, 1)
 
+    def _most_of_one(self, sequences: int, tokens: int) -> int:
+        """Of so many tokens of a step, what one request may have."""
+        chunk = self._chunk_tokens
+        return tokens if chunk is None else min(tokens, chunk * sequences)
+
     def _prefilled(self, tokens: int) -> None:
         for flight in self._unstarted.values():
-            done = min(tokens, flight.prefill_tokens)
+            done = min(self._most_of_one(flight.sequences, tokens), flight.prefill_tokens)
             flight.prefill_tokens -= done
             self._prefill_tokens -= done
             tokens -= done
@@ -260,79 +285,3 @@ class Gate:
         if len(self._late) >= _WAITS_NEEDED and sum(self._late) * 20 > len(self._late):
             self._window = max(1, self._window // 2)
             self._late.clear()
-
-
-class TokensInFlightGate:
-    """For pools that embed: no stream shows a start, so prompt tokens in flight are counted.
-
-    Open while less than two budgets are in flight (one in the step that runs, one for the next),
-    and always when nothing is. Where ``max_num_seqs`` is known, two steps' worth of it bound the
-    sequences likewise.
-    """
-
-    def __init__(self, limits: EngineLimits, now: float) -> None:
-        self._flights: dict[str, tuple[int, int]] = {}
-        """Sequences and prompt tokens of each."""
-        self._sequences = 0
-        self._tokens = 0
-        self._budget_tokens = DEFAULT_BUDGET_TOKENS
-        self._seats: int | None = None
-        self.apply_limits(limits)
-
-    @property
-    def window(self) -> int:
-        """Sequences of the present mean length that may be in flight."""
-        if not self._tokens:
-            return max(1, 2 * (self._seats or 1))
-        fit = 2 * self._budget_tokens * self._sequences // self._tokens
-        return max(1, fit if self._seats is None else min(fit, 2 * self._seats))
-
-    @property
-    def not_started(self) -> int:
-        """Sequences in flight: none shows its start."""
-        return self._sequences
-
-    @property
-    def in_flight(self) -> int:
-        """Sequences dispatched and not ended."""
-        return self._sequences
-
-    def apply_limits(self, limits: EngineLimits, prefill_budget_tokens: int | None = None) -> None:
-        """Hot reload of what is configured of the engine."""
-        self._budget_tokens = limits.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
-        self._seats = limits.max_num_seqs
-
-    def is_open(self) -> bool:
-        """Whether one more request may be dispatched now."""
-        if not self._flights:
-            return True
-        if self._seats is not None and self._sequences >= 2 * self._seats:
-            return False
-        return self._tokens < 2 * self._budget_tokens
-
-    def lacks_place(self) -> bool:
-        """Nobody is taken off an embedding engine."""
-        return False
-
-    def dispatched(self, request_id: str, sequences: int, prompt_tokens: int, now: float) -> None:
-        """A request goes to the engine."""
-        self._flights[request_id] = (sequences, prompt_tokens)
-        self._sequences += sequences
-        self._tokens += prompt_tokens
-
-    def started(self, request_id: str, now: float) -> None:
-        """Nothing to learn: it holds its tokens until it ends."""
-
-    def ended(self, request_id: str, now: float) -> None:
-        """It has ended, however; exactly once (KeyError: not in flight)."""
-        sequences, tokens = self._flights.pop(request_id)
-        self._sequences -= sequences
-        self._tokens -= tokens
-
-    def step(self, now: float, queue_nonempty: bool) -> None:
-        """Nothing to learn."""
-
-    def engine_metrics(
-        self, running: int | None, waiting: int | None, kv_used_ratio: float | None, now: float
-    ) -> None:
-        """Nothing to learn."""

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tidegate.scheduling.contracts import EngineLimits
-from tidegate.scheduling.gate import Gate, TokensInFlightGate
+from tidegate.scheduling.gate import Gate
+from tidegate.scheduling.tokens_in_flight_gate import TokensInFlightGate
 
 Shape = tuple[str, int, int]
 
@@ -244,3 +245,42 @@ def test_the_prefill_window_holds_while_anything_decodes() -> None:
     assert outstanding() == 2_000  # whole prompts, up to two budgets
     gate.apply_limits(EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192))
     assert gate.is_open()
+
+
+def chunked(chunk_tokens: int | None) -> Gate:
+    limits = EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192)
+    gate = Gate(limits, 0.0)
+    gate.apply_limits(limits, None, chunk_tokens)
+    return gate
+
+
+def test_a_long_prompt_in_chunks_leaves_the_rest_of_the_steps_to_others() -> None:
+    for chunk, sent in ((None, 0), (512, 7)):
+        gate = chunked(chunk)
+        for number in range(8):  # a window of more than two
+            gate.dispatched(f"short{number}", 1, 1, 0.0)
+        gate.step(0.0, True)
+        for number in range(7):
+            gate.started(f"short{number}", 0.0)
+        gate.dispatched("long", 1, 100_000, 0.0)
+        while gate.is_open() and sent:
+            gate.dispatched(f"more{sent}", 1, 1_000, 0.0)
+            sent -= 1
+        assert gate.is_open() is (chunk is not None)
+        assert sent == 0
+
+
+@pytest.mark.parametrize(("chunk", "narrows"), [(None, True), (512, False)])
+def test_a_prompt_in_chunks_is_not_late_for_its_chunks(chunk: int | None, narrows: bool) -> None:
+    gate = chunked(chunk)
+    gate.dispatched("first", 1, 100, 0.0)
+    gate.step(0.0, True)
+    gate.started("first", 0.0)
+    before = gate.window
+    for number in range(40):
+        gate.dispatched(f"r{number}", 1, 8_000, 0.0)
+        for _ in range(16):
+            gate.step(0.0, False)
+        gate.started(f"r{number}", 0.0)
+        gate.ended(f"r{number}", 0.0)
+    assert (gate.window < before) is narrows

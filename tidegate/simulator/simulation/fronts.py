@@ -91,6 +91,8 @@ class SidecarFront:
         else:
             self._gates = {tier: Gate(policy.engine, 0.0) for tier in tiers}
             self._all_gates = list(self._gates.values())
+        for gate in self._all_gates:
+            gate.apply_limits(policy.engine, chunk_tokens=policy.prefill.chunk_tokens)
         self._requests: dict[str, SimRequest] = {}
         self._queued: Counter[str] = Counter()
         self._of_tier = {tier: Averages() for tier in tiers}
