@@ -122,10 +122,10 @@ def _shown_groups(state: PoolState) -> list[Group]:
 
 
 def _selector(pool: ServingPool) -> str:
-    """Selects what ``replicas`` counts."""
+    """Selects what ``replicas`` counts, as the API server's /scale can read it: no ``!=``."""
     selects = [f"{key}={value}" for key, value in names.engine_selector(pool.metadata.name).items()]
     if pool.spec.fallback is not None:
-        selects.append(f"{names.GROUP_LABEL}!={FALLBACK_GROUP}")
+        selects.append(f"{names.GROUP_LABEL} notin ({FALLBACK_GROUP})")
     return ",".join(selects)
 
 

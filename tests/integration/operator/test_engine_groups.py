@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -170,6 +172,11 @@ async def test_scaling_and_a_change_of_the_engine(cluster: OperatorCluster, name
         )
 
 
+def scale_of(namespace: str) -> str:
+    """Path of the pool's /scale."""
+    return f"/apis/tidegate.io/v1alpha1/namespaces/{namespace}/servingpools/chat/scale"
+
+
 async def is_equal(found: Any, wanted: object) -> bool:
     return bool(await found == wanted)
 
@@ -200,6 +207,9 @@ async def test_a_fallback_counts_by_itself_and_says_when_it_serves(
         assert "chat-fallback" not in await seen.names("Service")
         status = await seen.pool_status()
         assert (status["replicas"], status["readyReplicas"]) == (2, 2)
+        scale = await asyncio.to_thread(cluster.plane.kubectl, "get", "--raw", scale_of(namespace))
+        assert scale.returncode == 0, scale.stderr
+        assert json.loads(scale.stdout)["status"]["selector"] == status["selector"]
         selected = await cluster.kube.list(KINDS["Pod"], namespace, status["selector"])
         assert {p["metadata"]["name"] for p in selected} == {"chat-0", "chat-1"}
         assert [(row["name"], row["readyReplicas"]) for row in status["engineGroups"]] == [
