@@ -1,0 +1,151 @@
+"""A pool's router on a real API server: its children, the steps there and back, and its keys."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from support.custom_resources import Json, pool, tenant, tier
+from support.operator_cluster import OperatorCluster, Pods, decoded, eventually
+from tidegate_operator import routing
+from tidegate_operator.kube import KINDS
+from tidegate_operator.render.router import RouterChildren
+
+pytestmark = pytest.mark.integration
+
+GROUPS = [{"name": "one", "tiers": ["routed"]}, {"name": "two"}]
+CHILDREN = (
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "PodDisruptionBudget",
+    "NetworkPolicy",
+    "Deployment",
+)
+COMPONENT = "tidegate.io/component"
+
+
+class Seen:
+    """What there is of the pool `chat`."""
+
+    def __init__(self, cluster: OperatorCluster, namespace: str, pods: Pods) -> None:
+        self.cluster, self.namespace, self.pods = cluster, namespace, pods
+
+    async def becomes(self, condition: str, *wanted: str) -> str:
+        return await self.cluster.condition_becomes(
+            "ServingPool", "chat", self.namespace, condition, *wanted
+        )
+
+    async def leads_to(self) -> str:
+        service = await self.cluster.get("Service", "chat", self.namespace) or {}
+        return str(service["spec"]["selector"][COMPONENT])
+
+    async def of_router(self) -> set[str]:
+        selector = f"{COMPONENT}=router,tidegate.io/pool=chat"
+        found = set()
+        for kind in CHILDREN:
+            if await self.cluster.kube.list(KINDS[kind], self.namespace, selector):
+                found.add(kind)
+        return found
+
+    async def of_groups(self) -> set[str]:
+        found = await self.cluster.kube.list(
+            KINDS["Service"], self.namespace, "tidegate.io/pool=chat"
+        )
+        return {service["metadata"]["name"] for service in found}
+
+    async def tenants_port_open_to(self) -> list[Json] | None:
+        policy = await self.cluster.get("NetworkPolicy", "chat", self.namespace) or {}
+        tenants, _ = policy["spec"]["ingress"]
+        found: list[Json] | None = tenants.get("from")
+        return found
+
+    async def keys(self) -> str:
+        return decoded(await self.identity())["keys"]
+
+    async def identity(self) -> Json:
+        found = await self.cluster.get("Secret", "chat-identity", self.namespace)
+        assert found is not None
+        return found
+
+    async def policies(self) -> dict[str, bool | None]:
+        """Whether the policy that each pod runs says that the pool is routed."""
+        told = {}
+        for pod in await self.cluster.kube.list(KINDS["Pod"], self.namespace):
+            sidecar = self.pods.sidecars.get(pod["metadata"]["uid"])
+            bundle = sidecar.bundle if sidecar else None
+            told[pod["metadata"]["name"]] = bundle.policy.routed if bundle else None
+        return told
+
+
+async def is_equal(found: Any, wanted: object) -> bool:
+    return bool(await found == wanted)
+
+
+async def test_a_router_comes_and_goes(
+    cluster: OperatorCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spec(**more: Any) -> Json:
+        tiers = [{"name": "routed"}]
+        return pool(namespace=namespace, tiers=tiers, replicas=2, engineGroups=GROUPS, **more)
+
+    assert len(RouterChildren.__dataclass_fields__) == len(CHILDREN) + 1  # and the PodMonitor
+    monkeypatch.setattr(routing, "SETTLE_SECONDS", 3.0)
+    await cluster.apply(tier("routed"), tenant("a", "routed", namespace=namespace), spec())
+    async with cluster.operator(), cluster.pods(namespace) as pods:
+        seen = Seen(cluster, namespace, pods)
+        await seen.becomes("Ready", "True", "Ready")
+        await seen.becomes("GroupsNotRouted", "True", "NoRouter")
+        before = set(await seen.policies())
+        keys = await seen.keys()
+        assert len(keys.splitlines()) == 2
+        assert min(map(len, keys.splitlines())) >= 32
+
+        await cluster.apply(spec(router={}))
+        await seen.becomes("Routed", "True", "Routed")
+        assert await seen.leads_to() == "router"
+        assert await seen.of_router() == set(CHILDREN)
+
+        async def all_told(routed: bool) -> bool:
+            return set((await seen.policies()).values()) == {routed}
+
+        await eventually(lambda: all_told(True), "all pods, of the router too, know it")
+        routers = {
+            "podSelector": {"matchLabels": {COMPONENT: "router", "tidegate.io/pool": "chat"}}
+        }
+        await eventually(lambda: is_equal(seen.tenants_port_open_to(), [routers]), "it is closed")
+        await eventually(lambda: is_equal(seen.of_groups(), {"chat", "chat-engines"}), "no others")
+        assert await cluster.condition("ServingPool", "chat", namespace, "GroupsNotRouted") is None
+        assert before < set(await seen.policies())  # no engine's pod was replaced
+
+        async def tenant_is_told() -> bool:
+            status = (await cluster.get("Tenant", "a", namespace) or {})["status"]
+            return bool(status["addresses"] == [f"http://chat.{namespace}.svc:8000"])
+
+        await eventually(tenant_is_told, "the Tenant calls the router")
+
+        # A rotation is its owner's: what stands in the Secret stays.
+        rotated = f"{keys}\n{'n' * 43}"
+        secret = await seen.identity()
+        secret["data"]["keys"] = base64.b64encode(rotated.encode()).decode()
+        await cluster.kube.replace(KINDS["Secret"], secret)
+        await cluster.apply(spec(router={"replicas": 1}))
+        await eventually(lambda: router_replicas(cluster, namespace, 1), "one router is enough")
+        assert await seen.keys() == rotated
+
+        await cluster.apply(spec())
+        await eventually(lambda: is_equal(seen.of_router(), set()), "nothing of it is left")
+        assert await seen.leads_to() == "engine"
+        assert await seen.tenants_port_open_to() is None
+        await eventually(lambda: all_told(False), "all pods take clients themselves")
+        await seen.becomes("GroupsNotRouted", "True", "NoRouter")
+        assert await cluster.condition("ServingPool", "chat", namespace, "Routed") is None
+        assert await seen.of_groups() == {"chat", "chat-engines", "chat-one", "chat-two"}
+        assert before == set(await seen.policies())
+        assert await seen.keys() == rotated
+
+
+async def router_replicas(cluster: OperatorCluster, namespace: str, wanted: int) -> bool:
+    deployment = await cluster.get("Deployment", "chat-router", namespace)
+    return bool(deployment and deployment["status"].get("replicas") == wanted)
