@@ -1,11 +1,12 @@
 """What one pod can serve of the promised tiers: seen, never assumed.
 
-Theory of operation. While promised requests wait beyond what their promise bears, the pods serve as
-many tokens of them as they can under the policy in force, reservations of others included. That
-rate per pod, averaged over such times, is the capacity. A pod that serves more without a wait
-proves more. Before the group was ever short, only how busy its pods are is known: a single server
-is busy for the part of the time that its load takes of it, whatever the order and the sizes, so
-fewer pods are busier by as many times as they are fewer.
+Theory of operation. While promised requests wait beyond what their promise bears, a pod serves as
+many tokens of them as it can under the policy in force, reservations of others included. That rate
+of the pods on which they do, averaged over such times, is the capacity: a pod that clients have not
+found yet is idle beside one that is short. A pod that serves more without a wait proves more.
+Before the group was ever short, only how busy its pods are is known: a single server is busy for
+the part of the time that its load takes of it, whatever the order and the sizes, so fewer pods are
+busier by as many times as they are fewer.
 
 Bounds. A group never shrinks to a size at which the highest demand of the window it looks back on
 (or, while the capacity is not known, how busy it was on average) would take more than
@@ -44,6 +45,8 @@ class Rate:
     refused: float = 0.0
     """Tokens per second of requests that were sent away since they would have waited too long: as
     much demand as those that wait. Who sends one again is counted again."""
+    short_pod: float | None = None
+    """Tokens per second served by a pod that was short itself, the mean; None: none was."""
 
     @property
     def unserved_growth(self) -> float:
@@ -75,6 +78,7 @@ class Capacity:
             return
         seen = rate.served / pods
         if short:
+            seen = seen if rate.short_pod is None else rate.short_pod
             before = seen if self.per_pod is None else self.per_pod
             self.per_pod = before + _WEIGHT * (seen - before)
         elif self.per_pod is not None:

@@ -7,7 +7,7 @@ could be the queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegate.scheduling.contracts import SidecarStatus, SloMetric, TierPolicy, TierStatus
@@ -57,30 +57,37 @@ def group_load(
         return "no pod serves"
     promised = [tier for tier in tiers if tier.slo_objectives]
     sums = {tier.name: _Sum() for tier in promised}
+    short: list[float] = []
     for pod, readings in pods.items():
         pair = _pair(readings, now_seconds)
         if pair is None:
             return f"the sidecar of pod {pod} was not read lately"
-        _add(sums, *pair)
-    waits = []
-    for tier in promised:
-        limit = wait_limit_seconds(tier)
-        if limit is not None:
-            found = sums[tier.name]
-            budget = 1 - max(promise.ratio_percent for promise in tier.slo_objectives) / 100
-            waits.append(
-                TierWait(tier.name, limit, found.wait_seconds(), found.refused_ratio(), budget)
-            )
+        own = {tier.name: _Sum() for tier in promised}
+        for each in (sums, own):
+            _add(each, *pair)
+        if any(wait.short for wait in _waits(own, promised)):
+            short.append(sum(found.tokens_per_second for found in own.values()))
     return GroupLoad(
-        tuple(waits),
+        tuple(_waits(sums, promised)),
         Rate(
             sum(found.tokens_per_second for found in sums.values()),
             sum(found.queued * found.tokens_per_request() for found in sums.values()),
             sum(found.queue_growth * found.tokens_per_request() for found in sums.values()),
             _busy([readings[-1].status for readings in pods.values()]),
             sum(found.refused_per_second * found.tokens_per_request() for found in sums.values()),
+            sum(short) / len(short) if short else None,
         ),
     )
+
+
+def _waits(sums: Mapping[str, _Sum], tiers: Iterable[TierPolicy]) -> Iterator[TierWait]:
+    """Of the tiers with a promise that a wait can break."""
+    for tier in tiers:
+        limit = wait_limit_seconds(tier)
+        if limit is not None:
+            found = sums[tier.name]
+            budget = 1 - max(promise.ratio_percent for promise in tier.slo_objectives) / 100
+            yield TierWait(tier.name, limit, found.wait_seconds(), found.refused_ratio(), budget)
 
 
 def _busy(pods: Sequence[SidecarStatus]) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tidegate_operator.autoscale.capacity import Capacity
 from tidegate_operator.autoscale.decision import StepReason
 from tidegate_operator.autoscale.load import GroupLoad, group_load, wait_limit_seconds
 from tidegate_operator.autoscale.policy import PoolScaling, ScalingPolicy, ScalingSignal
@@ -105,6 +106,20 @@ def test_those_that_were_refused_for_their_wait_count_and_others_do_not() -> Non
     assert found.rate.refused == 1.0 * 300
     assert found.rate.demand == 100.0 + 300.0
     assert found.short
+
+
+def test_what_one_pod_can_serve_is_seen_of_those_that_are_short() -> None:
+    """The second was added a moment ago, and clients that keep their connections do not know it:
+    what it serves is no measure of what it could."""
+    short = [reading(70, tier("paid", 0)), reading(100, tier("paid", 3000, waits(*[0.4] * 10)))]
+    idle = [reading(70, tier("paid", 0)), reading(100, tier("paid", 300, waits(0.01)))]
+    found = load({"a": short, "b": idle}, PAID)
+    assert found.rate.served == 110.0
+    assert found.rate.short_pod == 100.0
+    assert load({"b": idle}, PAID).rate.short_pod is None
+    capacity = Capacity()
+    capacity.observe(0.0, found.rate, 2, short=True, window=60.0)
+    assert capacity.per_pod == 100.0
 
 
 def test_what_a_tier_without_a_promise_does_is_no_load() -> None:
