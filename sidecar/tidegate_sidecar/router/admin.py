@@ -8,8 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from tidegate.scheduling.contracts import FALLBACK_GROUP
-from tidegate.scheduling.contracts import POLICY_VERSION
+from tidegate.scheduling.contracts import FALLBACK_GROUP, POLICY_VERSION
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, token_guard
 from tidegate_sidecar.router.groups import Placement
