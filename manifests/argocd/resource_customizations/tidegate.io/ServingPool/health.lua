@@ -1,6 +1,8 @@
 -- Health of a ServingPool from its condition Ready: True is Healthy; False, which the operator sets only for
 -- what a person must mend, is Degraded; anything else is Progressing.
 -- A pool of no replicas is Suspended.
+-- A missed objective and a fallback that serves are told, and degrade nothing: no sync is to fail for the
+-- load of the hour.
 local hs = { status = "Progressing", message = "Waiting for the operator" }
 
 if obj.metadata.deletionTimestamp ~= nil then
@@ -16,9 +18,14 @@ if obj.status == nil or obj.status.conditions == nil then
 end
 
 local ready = nil
+local notes = ""
 for _, condition in ipairs(obj.status.conditions) do
   if condition.type == "Ready" then
     ready = condition
+  elseif (condition.type == "SLOMet" and condition.status == "False")
+    or (condition.type == "Fallback" and condition.status == "True")
+  then
+    notes = notes .. "; " .. condition.message
   end
 end
 
@@ -31,7 +38,7 @@ if ready.observedGeneration ~= nil and ready.observedGeneration ~= generation th
   return hs
 end
 
-hs.message = ready.message
+hs.message = ready.message .. notes
 if obj.spec.replicas == 0 and (ready.status ~= "False" or ready.reason == "ScaledToZero") then
   hs.status = "Suspended"
   return hs

@@ -1,5 +1,6 @@
 -- Health of a TenantTier from its condition Ready: True is Healthy; False, which the operator sets only for
 -- what a person must mend, is Degraded; anything else is Progressing.
+-- A missed objective is told, and degrades nothing: no sync is to fail for the load of the hour.
 local hs = { status = "Progressing", message = "Waiting for the operator" }
 
 if obj.metadata.deletionTimestamp ~= nil then
@@ -15,9 +16,12 @@ if obj.status == nil or obj.status.conditions == nil then
 end
 
 local ready = nil
+local notes = ""
 for _, condition in ipairs(obj.status.conditions) do
   if condition.type == "Ready" then
     ready = condition
+  elseif condition.type == "SLOMet" and condition.status == "False" then
+    notes = notes .. "; " .. condition.message
   end
 end
 
@@ -30,7 +34,7 @@ if ready.observedGeneration ~= nil and ready.observedGeneration ~= generation th
   return hs
 end
 
-hs.message = ready.message
+hs.message = ready.message .. notes
 if ready.status == "True" then
   hs.status = "Healthy"
 elseif ready.status == "False" then
