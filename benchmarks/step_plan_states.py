@@ -71,8 +71,7 @@ def step_state(seed: int) -> StepState:
         if draw.random() < 0.1:
             one.computed_tokens = draw.randrange(one.prompt_tokens)
         else:
-            one.output_tokens = draw.randrange(1, one.max_output_tokens)
-            one.total_tokens = one.prompt_tokens + one.output_tokens
+            one.total_tokens = one.prompt_tokens + draw.randrange(1, one.max_output_tokens)
             one.computed_tokens = one.total_tokens - 1
         one.blocks = -(-max(one.computed_tokens, 1) // BLOCK_TOKENS)
     draw.shuffle(running)

@@ -156,7 +156,7 @@ class Places:
                 first[waiting.tier] = waiting
         admission = Admission(terms, state, plan, running, prefilling, nothing, first)
         # The gate counts seats, in sequences.
-        admission.free_seats = 0 if seat_short else MANY_SEATS
+        admission.seats.free = 0 if seat_short else MANY_SEATS
         if request.expected_cached_tokens and any(
             one.tenant == asking.tenant for one in running[asking.tier]
         ):
@@ -205,7 +205,6 @@ class Places:
             if one is None:
                 continue
             request = ticket.request
-            one.output_tokens = ticket.output_tokens
             one.total_tokens = request.prompt_tokens + ticket.output_tokens
             one.computed_tokens = max(one.total_tokens - max(ticket.unfilled_tokens, 1), 0)
             one.blocks = -(-one.computed_tokens // size)

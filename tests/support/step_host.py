@@ -9,6 +9,7 @@ the blocks that the one before it with the same history left; two of them never 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidegate.scheduling.contracts import (
@@ -72,6 +73,7 @@ class Job:
     admitted_step: int | None = None
     first_token_step: int | None = None
     finished_step: int | None = None
+    said_tokens: int = 0
     hit_tokens: int = 0
     computed_total: int = 0
     """Prompt and output tokens computed, again and again if preempted."""
@@ -86,6 +88,8 @@ class StepHost:
     policy: StepPolicy
     step_seconds: float = 0.02
     step_time: StepTimeModel | None = None
+    tells_phases: bool = False
+    """As the plug-in does: the same tuple while nobody came or went, and who prefills."""
     steps: int = 0
     now: float = 0.0
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -98,6 +102,7 @@ class StepHost:
 
     def __post_init__(self) -> None:
         self.planner = StepPlanner(self.policy)
+        self._told: tuple[PlanRequest, ...] = ()
         self.blank = self.policy.engine.total_blocks
         self.cached: OrderedDict[tuple[str, int], int] = OrderedDict()
         """(history, index) to pool, least recently freed first."""
@@ -135,18 +140,27 @@ class StepHost:
         by_tier: list[list[PlanRequest]] = [[] for _ in self.policy.tiers]
         for request in sorted(self.waiting, key=lambda one: one.sequence):
             by_tier[request.tier].append(request)
+        running, prefilling = self._running()
         cached = [0] * len(self.policy.pools)
         for pool in self.cached.values():
             cached[pool] += 1
         return StepState(
             now=self.now,
-            running=self.running,
+            running=running,
+            prefilling=prefilling,
             waiting=by_tier,
             free_blocks=self.free_blocks,
             cached_blocks_by_pool=cached,
             step_time=self.step_time,
             lookup=self._look_up,
         )
+
+    def _running(self) -> tuple[Sequence[PlanRequest], list[PlanRequest] | None]:
+        if not self.tells_phases:
+            return self.running, None
+        if list(self._told) != self.running:
+            self._told = tuple(self.running)
+        return self._told, [one for one in self._told if one.total_tokens - one.computed_tokens > 1]
 
     @property
     def free_blocks(self) -> int:
@@ -251,12 +265,13 @@ class StepHost:
             request.blocks += 1
         if request.computed_tokens == request.total_tokens:
             request.total_tokens += 1
-            request.output_tokens += 1
+            job.said_tokens += 1
             if job.first_token_step is None:
                 job.first_token_step = self.steps
 
     def _is_done(self, request: PlanRequest) -> bool:
-        return request.output_tokens >= self.jobs[request.id].output_tokens
+        job = self.jobs[request.id]
+        return job.said_tokens >= job.output_tokens
 
     def _preempt(self, victim: PlanRequest, plan: StepPlan) -> None:
         self.running.remove(victim)

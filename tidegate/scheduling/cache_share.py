@@ -18,8 +18,10 @@ A cache that is never hit is worth nothing, however much of it there is: batch p
 sends twice push out conversations that come back (in simulation, three 32K prompts a minute cost
 one conversation in 300 its history, and a cold history of 18K delays all behind it by a second). So
 only pools that were hit within ``cache_hold_seconds``, or are there no longer than that, have a
-cache to keep: the idea of a working set (Denning 1968), by pool. What others cached is lent, and of
-what they give up only 1/8 of their nominal blocks stays findable, so that hits would show.
+cache to keep: the idea of a working set (Denning 1968), by pool. Nor has one of which
+``_CHURNS_UNHIT`` times its nominal blocks went in without a hit: whoever comes back does so later
+than a cache of that size can wait. What others cached is lent, and of what they give up only 1/8 of
+their nominal blocks stays findable, so that hits would show.
 
 Bound: what is evicted of a pool within its share in one step is at most what the step allocates
 beyond the blank blocks.
@@ -32,16 +34,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tidegate.scheduling.kv_projection import whole_blocks
 from tidegate.scheduling.plan_request import PlanRequest
 from tidegate.scheduling.step_policy import StepPolicy
 
 PROBATION_PARTS = 8
+_CHURNS_UNHIT = 2
+"""One may be the last of those who came before anybody could come back."""
 
 
 class CacheUse:
     """Which pools' caches are hit. Times are the caller's."""
 
-    __slots__ = ("_policy", "_proven", "_seen")
+    __slots__ = ("_policy", "_proven", "_seen", "_unhit_blocks")
 
     def __init__(self, policy: StepPolicy) -> None:
         self._policy = policy
@@ -49,24 +54,37 @@ class CacheUse:
         """When a request of the pool was last there."""
         self._proven = list(self._seen)
         """When it was last hit, or came (back) and had not had the time to be."""
+        self._unhit_blocks = [0] * len(policy.pools)
+        """That went in since then."""
 
     def there(self, tiers: Iterable[int], now: float) -> None:
         """These have requests."""
         for pool in {self._policy.tiers[tier].pool for tier in tiers}:
             if now - self._seen[pool] >= self._policy.cache_hold_seconds:
-                self._proven[pool] = now
+                self._prove(pool, now)
             self._seen[pool] = now
 
     def entered(self, requests: Iterable[PlanRequest], now: float) -> None:
         """They go into the step, with what the prefix cache holds of them."""
         for one in requests:
+            pool = self._policy.tiers[one.tier].pool
             if one.cached_hit_tokens:
-                self._proven[self._policy.tiers[one.tier].pool] = now
+                self._prove(pool, now)
+            else:
+                self._unhit_blocks[pool] += whole_blocks(one, self._policy.engine.block_size)
+
+    def _prove(self, pool: int, now: float) -> None:
+        self._proven[pool], self._unhit_blocks[pool] = now, 0
 
     def worth_keeping(self, now: float) -> list[bool]:
         """By pool."""
         oldest = now - self._policy.cache_hold_seconds
-        return [proven > oldest for proven in self._proven]
+        return [
+            proven > oldest and unhit <= _CHURNS_UNHIT * terms.nominal_blocks
+            for proven, unhit, terms in zip(
+                self._proven, self._unhit_blocks, self._policy.pools, strict=True
+            )
+        ]
 
 
 def blank_runs_short(policy: StepPolicy, cached: Iterable[int], free_blocks: int) -> bool:

@@ -17,9 +17,11 @@ Invariant: a request's own projection never falls below the blocks that it has o
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 
 from tidegate.scheduling.plan_request import PlanRequest
+from tidegate.scheduling.step_policy import StepPolicy
 
 _SHIFT = 32
 _NOW = (1 << _SHIFT) - 1
@@ -69,3 +71,54 @@ def peak_fits(entries: Sequence[int], limit_blocks: int, block_size: int) -> boo
         if level > limit:
             return False
     return True
+
+
+class Projections:
+    """What the running requests of each tier will hold, during one step; ``running`` is by tier and
+    the caller's, who takes victims out of it."""
+
+    __slots__ = ("_added", "_block_size", "_entries", "_pace", "_running", "blocks")
+
+    def __init__(self, policy: StepPolicy, running: Sequence[Sequence[PlanRequest]]) -> None:
+        self._block_size, self._pace = policy.engine.block_size, policy.prefill_budget_tokens
+        self._running = running
+        self.blocks: list[int] = []
+        """By tier: the sum of their projections."""
+        for tier in running:
+            for one in [one for one in tier if one.projected_blocks < one.blocks]:
+                project(one, self._block_size)
+            self.blocks.append(sum([one.projected_blocks for one in tier]))
+        self._added: list[list[PlanRequest]] = [[] for _ in running]
+        self._entries: dict[tuple[int, ...], list[int]] = {}
+
+    def fit(self, request: PlanRequest, tiers: tuple[int, ...], limit_blocks: int) -> bool:
+        """Whether those of these tiers and one that waits never hold more than that."""
+        blocks = project(request, self._block_size)
+        if sum([self.blocks[tier] for tier in tiers]) + blocks <= limit_blocks:
+            return True
+        entries = self._entries.get(tiers)
+        if entries is None:
+            entries = [entry_of(one, self._pace) for tier in tiers for one in self._running[tier]]
+            entries += [entry_of(one, self._pace) for tier in tiers for one in self._added[tier]]
+            entries.sort()
+            self._entries[tiers] = entries
+        own = entry_of(request, self._pace)
+        insort(entries, own)
+        fits = peak_fits(entries, limit_blocks, self._block_size)
+        entries.remove(own)
+        return fits
+
+    def add(self, request: PlanRequest) -> None:
+        """It enters."""
+        self._added[request.tier].append(request)
+        self.blocks[request.tier] += request.projected_blocks
+        for tiers, entries in self._entries.items():
+            if request.tier in tiers:
+                insort(entries, entry_of(request, self._pace))
+
+    def remove(self, request: PlanRequest) -> None:
+        """A running one goes."""
+        self.blocks[request.tier] -= request.projected_blocks
+        for tiers, entries in self._entries.items():
+            if request.tier in tiers:
+                entries.remove(entry_of(request, self._pace))

@@ -13,8 +13,16 @@ own first waiting request. Blocks that no pool owns are lent too. What is borrow
 two ways: a borrower gets no more while the lender wants its own, and ``preemption`` takes from
 pools above nominal.
 
+But for reservations nobody was promised the *rest*, what named pools leave to tiers in none, nor
+what is lent. There priority rules: within its borrow limit a protected tier may have what evictable
+tiers below it borrowed or hold of the rest (:meth:`KvQuota.displaces`), never a pool's percent.
+
+Inside a pool a request leaves room, unless within its tier's reservation, for the first that waits
+of each tier above: who may not have others preempted gets its turn so.
+
 Bound: with projections that hold, admission never takes a pool beyond nominal + min(borrow limit,
-what is lent); a lender waits for borrowers of equal or higher priority at most until they end.
+what is lent or displaced); a lender waits for borrowers of equal or higher priority at most until
+they end.
 
 Invariants: the sum of what pools may use never exceeds the engine's blocks; with everything
 lendable, no limits and nobody else there, a pool may use all of them.
@@ -22,25 +30,22 @@ lendable, no limits and nobody else there, a pool may use all of them.
 
 from __future__ import annotations
 
-from bisect import insort
+import math
 from collections.abc import Sequence
 
-from tidegate.scheduling.kv_projection import entry_of, peak_fits, project
+from tidegate.scheduling.kv_projection import Projections, project
 from tidegate.scheduling.plan_request import PlanRequest
 from tidegate.scheduling.step_policy import StepPolicy
 
 
 class KvQuota:
-    """The pools during one step; ``running`` is by tier, all else by pool.
+    """The pools during one step.
 
-    ``cached_blocks`` are free but keep content of the pool; ``held_blocks`` count a shared block
-    once (None: nothing is shared); ``claims`` are projected blocks of who waits first.
+    ``running`` and ``claims``, projected blocks of who waits first, are by tier; by pool are
+    ``cached_blocks``, free but with content, and ``held_blocks``, shared ones once (None: none is).
     """
 
-    __slots__ = (
-        "_added", "_block_size", "_cached", "_claims", "_entries", "_policy", "_projected",
-        "_running", "_shared", "held", "held_by_tier",
-    )  # fmt: skip
+    __slots__ = ("_cached", "_claims", "_policy", "_projected", "_shared", "held", "held_by_tier")
 
     def __init__(
         self,
@@ -51,21 +56,13 @@ class KvQuota:
         claims: Sequence[int],
     ) -> None:
         self._policy = policy
-        self._block_size = block_size = policy.engine.block_size
-        self._running = running
         self._cached = cached_blocks
         self._claims = list(claims)
-        self._projected: list[int] = []
-        for tier in running:
-            for one in [one for one in tier if one.projected_blocks < one.blocks]:
-                project(one, block_size)
-            self._projected.append(sum([one.projected_blocks for one in tier]))
+        self._projected = Projections(policy, running)
         self.held_by_tier = [sum([one.blocks for one in tier]) for tier in running]
         sums = [self._sum(self.held_by_tier, pool) for pool in range(len(policy.pools))]
         self.held = sums if held_blocks is None else list(held_blocks)
         self._shared = [total - once for total, once in zip(sums, self.held, strict=True)]
-        self._added: list[list[PlanRequest]] = [[] for _ in running]
-        self._entries: dict[tuple[int, ...], list[int]] = {}
 
     def _sum(self, by_tier: Sequence[int], pool: int) -> int:
         return sum([by_tier[tier] for tier in self._policy.pools[pool].tiers])
@@ -76,16 +73,30 @@ class KvQuota:
         pool = self._policy.tiers[request.tier].pool
         return self._fits(request, self._policy.pools[pool].nominal_blocks)
 
+    def displaces(self, request: PlanRequest) -> bool:
+        """Whether it is protected and fits with what its pool may borrow once lower tiers yield."""
+        tier = self._policy.tiers[request.tier]
+        terms = self._policy.pools[tier.pool]
+        if not tier.protected or not terms.borrow_limit_blocks:
+            return False
+        lent = self._lent_to(tier.pool, tier.priority)
+        borrowed = max(min(terms.borrow_limit_blocks, lent), 0)
+        return self._fits(request, terms.nominal_blocks + borrowed)
+
     def fits(self, request: PlanRequest) -> bool:
         """Whether it fits with what its pool may borrow; and so that requests never wait for each
         other in a ring, whether nothing runs at all, or it could never borrow enough while its pool
         holds nothing and nobody else asks."""
         pool = self._policy.tiers[request.tier].pool
-        if self._fits(request, self.limit(pool)) or not any(self._projected):
+        projected = self._projected.blocks
+        if self._fits(request, self.limit(pool)) or not any(projected):
             return True
-        if self._sum(self._projected, pool) or request.projected_blocks <= self._most_ever(pool):
+        if self._sum(projected, pool) or request.projected_blocks <= self._most_ever(pool):
             return False
-        return not any(claim for other, claim in enumerate(self._claims) if other != pool)
+        return not any(
+            claim and self._policy.tiers[tier].pool != pool
+            for tier, claim in enumerate(self._claims)
+        )
 
     def _most_ever(self, pool: int) -> int:
         """Blocks that a pool may use while nobody else is there."""
@@ -106,38 +117,59 @@ class KvQuota:
         terms = self._policy.pools[pool]
         return terms.nominal_blocks + max(min(terms.borrow_limit_blocks, self._lent_to(pool)), 0)
 
-    def _lent_to(self, borrower: int) -> int:
-        pools = self._policy.pools
+    def _lent_to(self, borrower: int, above: float = -math.inf) -> int:
+        """What others lend a pool; negative: what they have of it. ``above``: evictable tiers below
+        that priority count as gone where nothing was promised to them."""
         lent = self._policy.engine.total_blocks
-        for pool, terms in enumerate(pools):
+        for pool, terms in enumerate(self._policy.pools):
             lent -= terms.nominal_blocks
             if pool == borrower:
                 continue
-            projected = self._sum(self._projected, pool) - self._shared[pool]
-            used = max(projected, self.held[pool] + self._cached[pool]) + self._claims[pool]
-            unused = max(terms.nominal_blocks - used, 0)
-            lent += min(terms.lendable_blocks, unused)
-            lent -= max(projected - terms.nominal_blocks, 0)
+            going = self._going(terms.tiers, above)
+            projected = self._sum(self._projected.blocks, pool) - self._shared[pool]
+            used, promised = max(projected, self.held[pool] + self._cached[pool]), terms.tiers
+            if terms.is_rest:
+                used -= going
+                promised = tuple([tier for tier in promised if not self._goes(tier, above)])
+            used += max([self._claims[tier] for tier in promised], default=0)
+            lent += min(terms.lendable_blocks, max(terms.nominal_blocks - used, 0))
+            lent -= max(projected - going - terms.nominal_blocks, 0)
         return lent
 
+    def _goes(self, index: int, above: float) -> bool:
+        tier = self._policy.tiers[index]
+        return tier.evictable and tier.priority < above
+
+    def _going(self, tiers: Sequence[int], above: float) -> int:
+        return sum(
+            [
+                max(self._projected.blocks[tier] - self._policy.tiers[tier].reserved_blocks, 0)
+                for tier in tiers
+                if self._goes(tier, above)
+            ]
+        )
+
     def _fits(self, request: PlanRequest, limit: int) -> bool:
-        tiers = self._counted_for(request.tier)
-        shared = self._shared[self._policy.tiers[request.tier].pool] + request.shared_hit_blocks
-        blocks = project(request, self._block_size)
-        if sum([self._projected[tier] for tier in tiers]) - shared + blocks <= limit:
-            return True
-        entries = self._entries.get(tiers)
-        if entries is None:
-            pace = self._policy.prefill_budget_tokens
-            entries = [entry_of(one, pace) for tier in tiers for one in self._running[tier]]
-            entries += [entry_of(one, pace) for tier in tiers for one in self._added[tier]]
-            entries.sort()
-            self._entries[tiers] = entries
-        own = entry_of(request, self._policy.prefill_budget_tokens)
-        insort(entries, own)
-        fits = peak_fits(entries, limit + shared, self._block_size)
-        entries.remove(own)
-        return fits
+        pool = self._policy.tiers[request.tier].pool
+        limit += self._shared[pool] + request.shared_hit_blocks - self._taken_above(request)
+        return self._projected.fit(request, self._counted_for(request.tier), limit)
+
+    def _taken_above(self, request: PlanRequest) -> int:
+        """Of its pool's blocks, those that are not for it: claimed by who waits first of the tiers
+        above, and of the rest those that were displaced."""
+        policy, own = self._policy, self._policy.tiers[request.tier]
+        terms = policy.pools[own.pool]
+        taken = max(-self._lent_to(own.pool, own.priority), 0) if terms.is_rest else 0
+        blocks = project(request, policy.engine.block_size)
+        if self._projected.blocks[request.tier] + blocks > own.reserved_blocks:
+            taken += sum(
+                [
+                    self._claims[tier]
+                    for tier in terms.tiers
+                    if policy.tiers[tier].priority > own.priority
+                ]
+            )
+        return taken
 
     def _counted_for(self, index: int) -> tuple[int, ...]:
         tiers = self._policy.tiers
@@ -153,23 +185,16 @@ class KvQuota:
     def admit(self, request: PlanRequest, new_blocks: int) -> None:
         """It enters and takes so many blocks that nobody held."""
         pool = self._policy.tiers[request.tier].pool
-        self._added[request.tier].append(request)
-        self._projected[request.tier] += request.projected_blocks
+        self._projected.add(request)
         self._shared[pool] += request.shared_hit_blocks
         self.held[pool] += new_blocks
         self.held_by_tier[request.tier] += new_blocks
-        self._claims[pool] = 0
-        for tiers, entries in self._entries.items():
-            if request.tier in tiers:
-                insort(entries, entry_of(request, self._policy.prefill_budget_tokens))
+        self._claims[request.tier] = 0
 
     def release(self, request: PlanRequest, freed_blocks: int) -> None:
         """A running one goes; the caller has taken it out of ``running``."""
         pool = self._policy.tiers[request.tier].pool
-        self._projected[request.tier] -= request.projected_blocks
+        self._projected.remove(request)
         self.held[pool] -= freed_blocks
         self.held_by_tier[request.tier] -= request.blocks
         self._shared[pool] -= request.blocks - freed_blocks
-        for tiers, entries in self._entries.items():
-            if request.tier in tiers:
-                entries.remove(entry_of(request, self._policy.prefill_budget_tokens))

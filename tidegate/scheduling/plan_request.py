@@ -67,7 +67,6 @@ class PlanRequest:
     """KV blocks it holds."""
     shared_blocks: int = 0
     """Of ``blocks``, those that others hold too: its preemption would not free them."""
-    output_tokens: int = 0
     decode_tokens: int = 1
     """Tokens of a decode step: 1 and its drafts."""
     preemptions: int = 0
@@ -117,6 +116,10 @@ class StepState:
     lookup: Lookup | None = None
     """Called at most once in a step per request considered, before it is; None: the fields are
     right as they are."""
+    prefilling: Sequence[PlanRequest] | None = None
+    """Those of ``running`` that have more than one token to compute, in the same order, where the
+    host knows them anyway; None: the planner looks for itself. If ``running`` is besides the very
+    tuple of the step before, what was found then holds again (``phases``)."""
 
 
 @dataclass(slots=True)
@@ -145,7 +148,8 @@ class StepPlan:
     """By victim: the request that it makes room for (its own id: its own growth)."""
 
     def most_tokens(self, running: Iterable[PlanRequest]) -> Mapping[str, int]:
-        """The clip of each running request that does not decode freely, and of each admitted."""
+        """The clip of each running request that does not decode freely, and of each admitted; of
+        those that run only the ones that prefill are looked at."""
         clip = {one.id: 0 for one in running if one.total_tokens - one.computed_tokens > 1}
         clip.update(self.grants)
         clip.update(dict.fromkeys(self.paused, 0))

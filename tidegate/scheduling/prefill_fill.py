@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from tidegate.scheduling.plan_request import Lookup, PlanRequest, StepPlan, Veto
-from tidegate.scheduling.preemption import Need
 from tidegate.scheduling.prefill_budget import PrefillShares, StepBudget
 from tidegate.scheduling.prefill_line import PrefillLine
 from tidegate.scheduling.step_admission import Admission
@@ -188,7 +187,7 @@ class PrefillFill:
             return tokens
         new = -(-(tokens - room) // size)
         short = new - self._admission.free_blocks
-        if short > 0 and not self._admission.make_room(request, Need(short, 0)):
+        if short > 0 and not self._admission.make_room(request, short):
             new = max(self._admission.free_blocks, 0)
         self._admission.commit(request, new)
         self._taken_blocks[request.id] = taken + new

@@ -8,7 +8,7 @@ again. Before each step, from counters alone:
 2. ``kv_growth``: the decodes of this step get their blocks; victims where they do not fit.
 3. ``prefill_budget``: how many prompt tokens fit beside the decodes.
 4. ``prefill_fill``: whose these are, over running prefills and waiting requests, which enter by
-   ``step_admission`` when there are tokens for them.
+   ``step_admission`` when there are tokens for them and, by ``step_seats``, a seat.
 5. While a protected prompt is computed, lower evictable tiers stand back: their prompts get no
    tokens, and their decodes pause: they keep their blocks, and the step does not read them.
 6. ``cache_share``: whose blocks are given up blank.
@@ -29,6 +29,7 @@ from collections.abc import Collection, Sequence
 from tidegate.scheduling.cache_share import CacheUse, blank_runs_short, pools_to_unhash
 from tidegate.scheduling.drafts import limit_drafts, yield_to_prefills
 from tidegate.scheduling.kv_growth import growth_blocks, growth_victims
+from tidegate.scheduling.phases import Phases
 from tidegate.scheduling.plan_request import (
     Lookup,
     PlanRequest,
@@ -43,6 +44,7 @@ from tidegate.scheduling.prefill_line import PrefillLine
 from tidegate.scheduling.recompute import backoff_seconds, past_backoff
 from tidegate.scheduling.step_admission import Admission
 from tidegate.scheduling.step_policy import EngineSize, StepPolicy, compile_step_policy
+from tidegate.scheduling.step_seats import SeatHeadroom
 
 __all__ = [
     "EngineSize",
@@ -70,7 +72,9 @@ class StepPlanner:
         self._shares = PrefillShares(policy)
         self._back_steps = [0] * len(policy.tiers)
         """In a row, until now."""
+        self._phases = Phases(len(policy.tiers))
         self._cache_use = CacheUse(policy)
+        self._headroom = SeatHeadroom(policy)
 
     def preempted(self, request: PlanRequest, now: float, queued_requests: int) -> None:
         """The engine preempted it, by plan or by itself; so many wait in the engine."""
@@ -81,13 +85,7 @@ class StepPlanner:
         """What the step does that begins now."""
         policy = self._policy
         plan = StepPlan()
-        decoding: list[list[PlanRequest]] = [[] for _ in policy.tiers]
-        prefilling: list[list[PlanRequest]] = [[] for _ in policy.tiers]
-        for one in state.running:
-            if one.total_tokens - one.computed_tokens > 1:
-                prefilling[one.tier].append(one)
-            else:
-                decoding[one.tier].append(one)
+        prefilling, decoding = self._phases.of(state)
         running = [[*both[0], *both[1]] for both in zip(prefilling, decoding, strict=True)]
         lines = [
             PrefillLine(those, past_backoff(waiting, state.now, plan.vetoed))
@@ -100,7 +98,8 @@ class StepPlanner:
         keeps, cached = self._cache_use.worth_keeping(state.now), state.cached_blocks_by_pool
         in_force = [blocks * keep for blocks, keep in zip(cached, keeps, strict=True)]
         heads = [line.head for line in lines]
-        admission = Admission(policy, state, plan, running, prefilling, in_force, heads)
+        kept = self._headroom.begin(len(state.running))
+        admission = Admission(policy, state, plan, running, prefilling, in_force, heads, kept)
         self._grow(admission, running, decoding)
         back = self._standing_back(lines)
         if any(lines):
@@ -113,6 +112,7 @@ class StepPlanner:
         if not plan.grants and not any(decoding) and not state.pending_free_blocks:
             self._break_deadlock(admission, running)
         self._cache_use.entered(plan.admit, state.now)
+        self._headroom.planned(len(state.running), len(plan.preempt), plan.admit)
         if blank_runs_short(policy, cached, admission.free_blocks):
             plan.unhash_pools = pools_to_unhash(policy, admission.quota.held, cached, keeps)
         return plan

@@ -34,6 +34,11 @@ class PoolTerms:
     lendable_blocks: int
     borrow_limit_blocks: int
 
+    @property
+    def is_rest(self) -> bool:
+        """What the policy's pools leave, for the tiers that it puts into none."""
+        return not self.name
+
 
 @dataclass(frozen=True, slots=True)
 class TierTerms:

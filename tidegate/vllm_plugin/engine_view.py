@@ -44,7 +44,9 @@ class EngineView:
         self._drafts = scheduler.num_spec_tokens > 0
         self.seats_changed = True
         """Whether anybody came or went since the last look."""
-        self._planned: list[PlanRequest] = []
+        self._planned: tuple[PlanRequest, ...] = ()
+        self._prefilling: list[PlanRequest] = []
+        """Of those."""
         self._shared: tuple[tuple[str, int], ...] = ()
         self._duplicates: list[int] = []
 
@@ -76,23 +78,25 @@ class EngineView:
             pending_free_blocks=sum([len(blocks) for _, blocks in frees]) // groups,
             step_time=step_time,
             lookup=self._look_up,
+            prefilling=self._prefilling,
         )
 
     def forget(self) -> None:
         """The roster was made anew."""
         self._seats = []
         self._seated = []
-        self._planned = []
+        self._planned = ()
 
-    def _follow(self) -> list[PlanRequest]:
+    def _follow(self) -> Sequence[PlanRequest]:
         """Counters of those that run, up to date."""
         if self._scheduler.running != self._seats:  # by identity: requests have no equals
             self._take_seats()
+        self._prefilling = prefilling = []
         for request, one, tokens, blocks in self._seated:
-            size = len(tokens)
-            one.computed_tokens = request.num_computed_tokens
-            one.output_tokens = size - one.prompt_tokens
-            one.total_tokens = size + request.num_output_placeholders
+            one.computed_tokens = computed = request.num_computed_tokens
+            one.total_tokens = total = len(tokens) + request.num_output_placeholders
+            if total - computed > 1:
+                prefilling.append(one)
             one.blocks = len(blocks)
             if one.shared_blocks or (blocks and blocks[0].ref_cnt > 1):
                 one.shared_blocks = _shared_from(blocks, one.shared_blocks)
@@ -116,7 +120,7 @@ class EngineView:
             for request in self._seats
             if request.request_id in entries
         ]
-        self._planned = [one for _, one, _, _ in self._seated]
+        self._planned = tuple([one for _, one, _, _ in self._seated])
 
     def _ready(self, lane: Sequence[PlanRequest]) -> Iterator[PlanRequest]:
         """Those of a lane that vLLM would let in: nothing of theirs is in flight."""

@@ -119,7 +119,7 @@ class Steering:
             self.counters.stock_steps += 1
             return
         plan = self._planner.plan(state)
-        self.clipped = plan.most_tokens(state.running)
+        self.clipped = plan.most_tokens(state.prefilling or ())
         self._entering = {one.id for one in plan.admit}
         self.plan = plan
         self._preempt(plan.preempt, now)

@@ -36,7 +36,7 @@ class KvPool(ApiModel):
     name: ItemName = described("Tells the parts apart.")
     tiers: list[KindName] = described(
         "TenantTiers that share it; each is in at most one of kvPools. Tiers in none of them share "
-        "what kvPools leave.",
+        "what kvPools leave, of which only their reservedPercent is promised to them.",
         min_length=1,
         max_length=MAX_KV_POOL_TIERS,
         list_type="set",
@@ -55,7 +55,8 @@ class KvPool(ApiModel):
         le=100,
     )
     borrow_limit_percent: int | None = described(
-        "Percent of the KV cache that these may use beyond their own while others do not.",
+        "Percent of the KV cache that these may use beyond their own while others do not. What "
+        "was promised to nobody a tier that is not evictable takes from evictable ones below it.",
         unset="all that others lend",
         zero="nothing is borrowed",
         ge=0,

@@ -34,7 +34,7 @@ def terms(*draft_tokens: int | None, budget_tokens: int = 40) -> StepPolicy:
 def decode(number: int, tier: int, drafts: int) -> PlanRequest:
     return PlanRequest(
         id=f"d{number}", tier=tier, tenant="a", sequence=number, prompt_tokens=20,
-        max_output_tokens=50, total_tokens=30, computed_tokens=29, output_tokens=10, blocks=4,
+        max_output_tokens=50, total_tokens=30, computed_tokens=29, blocks=4,
         decode_tokens=1 + drafts,
     )  # fmt: skip
 

@@ -1,11 +1,12 @@
 """KV pools: nominal, lent, borrowed, claimed; shared and cached blocks; projected growth."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.step_host import step_policy
+from support.step_host import T0, T1, T2, T3, step_policy
 
 from tidegate.scheduling.cache_share import CacheUse, blank_runs_short, pools_to_unhash
 from tidegate.scheduling.contracts import KvPool
@@ -39,7 +40,7 @@ def quota(
     *,
     cached: Sequence[int] = (0, 0, 0),
     held: Sequence[int] | None = None,
-    claims: Sequence[int] = (0, 0, 0),
+    claims: Sequence[int] = (0, 0, 0, 0),
     pools: tuple[KvPool, ...] = POOLS,
 ) -> KvQuota:
     """Of 1,000 blocks; t3 is in the rest of 10%."""
@@ -82,7 +83,7 @@ def test_what_one_borrowed_another_cannot_borrow_again() -> None:
 
 def test_what_the_lenders_first_waiting_request_needs_is_not_lent() -> None:
     assert quota([one(1, 300)]).limit(2) == 100 + 300 + 300
-    assert quota([one(1, 300)], claims=(120, 0, 0)).limit(2) == 100 + 180 + 300
+    assert quota([one(1, 300)], claims=(120, 0, 0, 0)).limit(2) == 100 + 180 + 300
 
 
 def test_within_nominal_it_is_its_own_whatever_the_others_borrowed() -> None:
@@ -95,13 +96,54 @@ def test_within_nominal_it_is_its_own_whatever_the_others_borrowed() -> None:
 
 
 def test_lower_tiers_of_the_pool_that_yield_do_not_count_against_a_higher_one() -> None:
-    one_pool = quota([one(2, 900)], pools=(), cached=(0,), claims=(0,))
+    one_pool = quota([one(2, 900)], pools=(), cached=(0,), claims=(0, 0, 0, 0))
     assert one_pool.is_own(waiting(0, 1_000))
     assert one_pool.is_own(waiting(2, 100))
     assert not one_pool.is_own(waiting(2, 101))
     assert not one_pool.is_own(waiting(3, 101))
-    protected = quota([one(1, 900)], pools=(), cached=(0,), claims=(0,))
+    protected = quota([one(1, 900)], pools=(), cached=(0,), claims=(0, 0, 0, 0))
     assert not protected.is_own(waiting(0, 101)), "t1 does not yield to t0"
+
+
+def test_a_protected_tier_borrows_what_lower_ones_hold_of_the_rest_and_borrowed() -> None:
+    crowded = quota([one(2, 300, sequence=1), one(3, 100, sequence=2)])
+    assert not crowded.fits(waiting(0, 601))
+    assert crowded.displaces(waiting(0, 700)), "the rest was promised to nobody"
+    assert not crowded.displaces(waiting(0, 701)), "the batch pool's percent is its own"
+    borrowed = quota([one(3, 900)])
+    assert borrowed.displaces(waiting(0, 1_000))
+    assert not borrowed.displaces(waiting(2, 301)), "it is no better itself"
+    assert not quota([one(3, 900)], claims=(0, 0, 200, 0)).displaces(waiting(0, 801))
+    limited = (replace(POOLS[0], borrow_limit_percent=5), POOLS[1])
+    few = quota([one(3, 900)], pools=limited)
+    assert few.displaces(waiting(0, 650))
+    assert not few.displaces(waiting(0, 651))
+
+
+def test_of_the_rest_a_tier_keeps_its_reservation_and_what_was_displaced_is_not_its_own() -> None:
+    policy = step_policy(
+        (T0, T1, T2, replace(T3, reserved_percent=40)),
+        kv_pools=POOLS, total_blocks=1_000, block_size=SIZE,
+    )  # fmt: skip
+    running: list[list[PlanRequest]] = [[], [], [one(2, 300)], [one(3, 100, sequence=1)]]
+    reserved = KvQuota(policy, running, (0, 0, 0), None, (0, 0, 0, 0))
+    assert reserved.displaces(waiting(0, 660))
+    assert not reserved.displaces(waiting(0, 661))
+    displaced = quota([one(0, 660), one(2, 300, sequence=1)])
+    assert displaced.is_own(waiting(3, 40))
+    assert not displaced.is_own(waiting(3, 41))
+    assert quota([one(2, 700)]).is_own(waiting(0, 600)), "what a lower tier borrowed comes back"
+
+
+def test_a_lower_tier_leaves_room_for_who_waits_above_it_in_its_pool() -> None:
+    pools = (KvPool(name="all", tiers=("t0", "t1", "t2", "t3"), percent=100),)
+    claimed = quota([one(3, 500)], pools=pools, cached=(0,), claims=(0, 0, 300, 0))
+    assert claimed.is_own(waiting(3, 200))
+    assert not claimed.is_own(waiting(3, 201))
+    assert not claimed.fits(waiting(3, 201))
+    assert claimed.is_own(waiting(2, 300)), "its own claim does not bind it"
+    claimed.admit(waiting(2, 50), 50)
+    assert claimed.is_own(waiting(3, 450))
 
 
 def test_a_shared_block_counts_once() -> None:
@@ -128,7 +170,7 @@ def test_who_enters_and_who_goes_is_counted() -> None:
     assert pools.held == [0, 220, 0]
     assert not pools.is_own(late), "310 when the two end"
     assert pools.is_own(waiting(2, 10)), "ends before the others grow"
-    pools._running[2].remove(running[0])  # type: ignore[attr-defined]
+    pools._projected._running[2].remove(running[0])  # type: ignore[attr-defined]
     pools.release(running[0], 80)
     assert pools.held == [0, 140, 0]
     assert pools.is_own(late)
@@ -137,8 +179,8 @@ def test_who_enters_and_who_goes_is_counted() -> None:
 def test_one_that_could_never_borrow_enough_enters_when_nobody_else_is_there() -> None:
     large = waiting(2, 700)
     assert quota().fits(large)
-    assert not quota(claims=(1, 0, 0), running=[one(0, 1)]).fits(large)
-    assert quota(claims=(1, 0, 0)).fits(large), "nothing runs: better it than nobody"
+    assert not quota(claims=(1, 0, 0, 0), running=[one(0, 1)]).fits(large)
+    assert quota(claims=(1, 0, 0, 0)).fits(large), "nothing runs: better it than nobody"
     assert not quota([one(2, 1)]).fits(large)
     # What will fit once the others give back what they borrowed waits for that.
     assert not quota([one(3, 900)]).fits(waiting(0, 601))
@@ -183,7 +225,6 @@ def test_a_prompt_that_takes_many_steps_ends_later() -> None:
 def test_a_request_that_outgrew_its_projection_is_projected_at_what_it_has() -> None:
     request = one(3, 10, growth=2)
     request.expected_output_tokens = 5
-    request.output_tokens = 15
     request.total_tokens = 115
     request.blocks = 12
     assert project(request, SIZE) == 12
@@ -229,12 +270,27 @@ def test_a_pool_has_a_cache_to_keep_while_it_is_hit_or_new() -> None:
         use.there(range(4), float(at))
         one = PlanRequest(f"r{at}", 0, "a", at, 100, 10)
         one.cached_hit_tokens = 64
-        use.entered([one, PlanRequest(f"s{at}", 3, "a", at, 100, 10)], float(at))
+        use.entered([one, PlanRequest(f"s{at}", 3, "a", at, 10, 10)], float(at))
         assert use.worth_keeping(float(at)) == [True, at < hold, at < hold]
     assert use.worth_keeping(990 + hold - 1) == [True, False, False]
     assert use.worth_keeping(990 + hold) == [False, False, False]
     use.there([3], 990 + hold)  # back after a silence, it has the time to be hit again
     assert use.worth_keeping(990 + hold) == [False, False, True]
+
+
+def test_a_cache_that_was_filled_twice_and_never_hit_is_not_worth_keeping() -> None:
+    policy = step_policy(kv_pools=POOLS, total_blocks=1_000, block_size=SIZE)
+    use = CacheUse(policy)
+    use.there(range(4), 0.0)
+    for number in range(12):
+        assert use.worth_keeping(1.0) == [True, True, True]
+        use.entered([PlanRequest(f"r{number}", 0, "a", number, 100 * SIZE, 10)], 1.0)
+    use.entered([PlanRequest("last", 0, "a", 99, SIZE, 10)], 1.0)
+    assert use.worth_keeping(1.0) == [False, True, True]
+    found = PlanRequest("found", 0, "a", 100, 100, 10)
+    found.cached_hit_tokens = SIZE
+    use.entered([found], 2.0)
+    assert use.worth_keeping(2.0) == [True, True, True]
 
 
 def test_blank_blocks_run_short_below_two_full_steps() -> None:

@@ -131,6 +131,43 @@ def test_a_preempted_request_keeps_its_place_and_is_passed_only_in_its_backoff()
     assert late.admitted_step is None
 
 
+def test_an_evictable_tier_waits_for_lower_ones_of_its_pool_and_they_let_it_by() -> None:
+    host = StepHost(step_policy(total_blocks=100, prefill=PrefillLimits(budget_percent=60)))
+    low = [host.add("t3", 16 * 15, 40) for _ in range(5)]
+    host.step(3)
+    long = host.add("t2", 16 * 60, 5)
+    late = [host.add("t3", 16 * 15, 40) for _ in range(5)]
+    while host.step().vetoed.get(long.request.id) is Veto.KV_FULL:
+        assert not any(job.admitted_step for job in late)
+    assert long.admitted_step is not None
+    assert all(job.finished_step is not None for job in low)
+    host.drain()
+    assert host.preemptions == 0
+
+
+def test_an_evictable_tier_below_its_reservation_does_not_wait_for_lower_ones() -> None:
+    tiers = (T0, T1, replace(T2, reserved_percent=70), T3)
+    host = StepHost(step_policy(tiers, total_blocks=100))
+    long_lived(host, "t3", 5, prompt=16 * 15)
+    long = host.add("t2", 16 * 60, 5)
+    assert host.step().admit == [long.request]
+    assert host.preemptions
+
+
+def test_a_burst_of_a_protected_tier_takes_what_lower_ones_hold_of_the_rest() -> None:
+    pools = (KvPool(name="protected", tiers=("t0",), percent=40),)
+    host = StepHost(step_policy(kv_pools=pools, total_blocks=100))
+    for _ in range(5):
+        host.add("t3", 16 * 10, 60, expected=16)
+    host.step(5)
+    burst = [host.add("t0", 16 * 18, 30) for _ in range(4)]
+    host.step(2)
+    assert all(job.admitted_step is not None for job in burst)
+    assert {one.tier for step in host.plans for one in step.preempt} == {3}
+    assert host.preemptions == 3
+    host.drain()
+
+
 def _prompts_that_fill_the_engine(free_blocks: int) -> tuple[StepPlanner, StepState]:
     """Two running prompts hold all but so many of 100 blocks, and neither is complete."""
     policy = step_policy(total_blocks=100)

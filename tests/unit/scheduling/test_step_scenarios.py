@@ -235,14 +235,12 @@ def test_decodes_of_lower_tiers_pause_while_a_protected_prompt_is_computed() -> 
     peer = steps.add("t1", 40, 300)
     steps.step(10)
     long = steps.add("t0", 6_000, 5)
-    before = [job.request.output_tokens for job in lower]
+    before = [job.said_tokens for job in lower]
     plans = [steps.step() for _ in range(8)]
     assert long.request.computed_tokens > 0
     paused = [len(plan.paused) for plan in plans]
     assert paused == [8, 8, 8, 0, 8, 8, 8, 0]
-    assert [job.request.output_tokens - was for job, was in zip(lower, before, strict=True)] == (
-        [2] * 8
-    )
+    assert [job.said_tokens - was for job, was in zip(lower, before, strict=True)] == ([2] * 8)
     assert all(peer.request.id not in plan.paused for plan in plans)
     never = StepHost(replace(steps.policy, max_paused_steps=0))
     never.add("t3", 40, 300)

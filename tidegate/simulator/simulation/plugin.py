@@ -156,8 +156,7 @@ class PluginHook:
                 running[one.id] = one
                 admitted = True
             one.computed_tokens = sequence.computed_tokens
-            one.output_tokens = outputs = sequence.output_tokens
-            one.total_tokens = one.prompt_tokens + outputs
+            one.total_tokens = one.prompt_tokens + sequence.output_tokens
             blocks = sequence.blocks
             one.blocks = len(blocks)
             if one.shared_blocks or (blocks and blocks[0].holders > 1):
