@@ -4,7 +4,8 @@
 
 Grafana is not needed, and no proof of it: what is drawn is each panel's own queries over the run,
 with its legend, unit, limits and place, so that somebody can look whether they show anything.
-Beside them `top.txt`, what `tidegate top` says at the height of the load. The load: a paid tenant
+Beside them `top.txt` and `top.svg`, what `tidegate top` says at the height of the load, and each
+row of a dashboard by itself (`pool-8.png`). The load: a paid tenant
 that asks now and then, a tenant of the same tier that comes with far more than its share for a
 third of the time, one at its rate limit, and a batch that always waits, on an engine with room for
 four.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import math
 import re
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,10 @@ import matplotlib.pyplot as plt
 from live_pool import ROOT, History, LivePool, cluster_of, live_pool, local_cluster
 from matplotlib.axes import Axes
 from matplotlib.dates import DateFormatter
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.transforms import Bbox
+from rich.console import Console
+from rich.text import Text
 from support.e2e_cluster import Scene
 from support.prometheus import Prometheus
 
@@ -53,6 +58,7 @@ Json = dict[str, Any]
 
 NAMESPACE = "panels"
 STEP_SECONDS = 15
+TERMINAL_COLUMNS = 170
 COLUMNS, UNIT_WIDTH, UNIT_HEIGHT = 24, 0.8, 0.45
 """Of Grafana's grid, in inches."""
 
@@ -165,12 +171,15 @@ async def run(arguments: argparse.Namespace, local: Any) -> None:
 
 
 def _top(live: LivePool, out: Path) -> None:
-    """As a terminal of 180 columns shows it."""
+    """As a terminal shows it."""
     program = Path(sys.executable).parent / "tidegate"
     command = [program, "top", "--once", f"--kubeconfig={live.kubeconfig}", "-n", NAMESPACE]
-    environment = {"COLUMNS": "180", "PATH": "/usr/bin:/bin"}
+    environment = {"COLUMNS": str(TERMINAL_COLUMNS), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     (out / "top.txt").write_text(done.stdout)
+    console = Console(record=True, width=TERMINAL_COLUMNS, file=io.StringIO())
+    console.print(Text(done.stdout))
+    console.save_svg(str(out / "top.svg"), title="tidegate top --once")
 
 
 async def draw(dashboard: Json, prometheus: Prometheus, begin: float, picture: Path) -> None:
@@ -187,7 +196,18 @@ async def draw(dashboard: Json, prometheus: Prometheus, begin: float, picture: P
         )
         await _panel(axes, panel, prometheus, begin)
     figure.savefig(picture, dpi=60)
+    for row, end in _rows(dashboard["panels"], rows):
+        top, bottom = ((rows - y) * UNIT_HEIGHT for y in (row["gridPos"]["y"] + 0.5, end + 0.5))
+        part = Bbox([[0, bottom], [COLUMNS * UNIT_WIDTH, top]])
+        figure.savefig(picture.with_stem(f"{picture.stem}-{row['id']}"), dpi=50, bbox_inches=part)
     plt.close(figure)
+
+
+def _rows(panels: Sequence[Json], end: int) -> Iterator[tuple[Json, int]]:
+    """Each row of a dashboard, with where the next begins."""
+    rows = [panel for panel in panels if panel["type"] == "row"]
+    ends = [*(row["gridPos"]["y"] for row in rows[1:]), end]
+    yield from zip(rows, ends, strict=True)
 
 
 async def _panel(axes: Axes, panel: Json, prometheus: Prometheus, begin: float) -> None:
@@ -219,6 +239,7 @@ async def _panel(axes: Axes, panel: Json, prometheus: Prometheus, begin: float) 
         axes.plot(times, [value for _, value in points], linewidth=1.2, label=legend)
     if defaults.get("custom", {}).get("scaleDistribution", {}).get("type") == "log":
         axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(defaults.get("min"), defaults.get("max"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: unit(value)))
     axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
@@ -250,7 +271,7 @@ def _seconds(value: float) -> str:
 
 
 def _bytes(value: float) -> str:
-    return f"{value / 1024:.3g} KiB" if abs(value) >= 1024 else f"{value:.3g} B"
+    return f"{value / 1024:.3g} KiB" if abs(value) >= 1024 else f"{value:.4g} B"
 
 
 UNITS: dict[str, Callable[[float], str]] = {
