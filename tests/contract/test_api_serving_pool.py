@@ -172,6 +172,14 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "in shadow": {"spec.schedulingMode": "Shadow"},
     "first come first served": {"spec.schedulingMode": "FirstComeFirstServed"},
     "service within the cluster": {"spec.service": {"type": "ClusterIP"}},
+    "a router with nothing said": {"spec.router": {}},
+    "a router with all said": {
+        "spec.router": {
+            "replicas": 3,
+            "resources": {"requests": {"cpu": "2"}},
+            "tls": {"secretRef": {"name": "pool-tls"}},
+        }
+    },
 }
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -438,6 +446,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"spec.schedulingMode": "Off"},
         'supported values: "Tidegate", "Shadow", "FirstComeFirstServed"',
     ),
+    "a router without a pod": ({"spec.router": {"replicas": 0}}, "greater than or equal to 1"),
+    "a router with TLS of no Secret": ({"spec.router": {"tls": {}}}, "spec.router.tls.secretRef"),
     "service of another kind": (
         {"spec.service": {"type": "ExternalName"}},
         'supported values: "ClusterIP", "NodePort", "LoadBalancer"',

@@ -128,6 +128,8 @@ class PodSet:
         self.groups = Groups()
         self.handed_back = 0
         """Requests that pods were asked to hand back and did."""
+        self.met = False
+        """One of them has served since this router started."""
 
     @property
     def pods(self) -> Collection[RoutedPod]:
@@ -165,6 +167,7 @@ class PodSet:
         token = self._token()
         await asyncio.gather(*(self._ask(pod, token) for pod in pods))
         serving = self.serving()
+        self.met = self.met or bool(serving)
         self.groups.look(serving, self._loop.time())
         moves = self.groups.to_hand_back(serving)
         await asyncio.gather(

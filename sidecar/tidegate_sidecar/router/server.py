@@ -58,8 +58,9 @@ class Router(Governed):
 
     @property
     def ready(self) -> bool:
-        """Whether new requests would be served."""
-        return self.in_force is not None and not self.edge.draining and bool(self.pods.serving())
+        """Whether clients should come here. Once a pod has served they should, also while none
+        does: they are told so, and when to try again, which nobody tells them elsewhere."""
+        return self.in_force is not None and not self.edge.draining and self.pods.met
 
     @property
     def in_hand(self) -> int:

@@ -284,3 +284,22 @@ async def test_what_the_router_ends_itself_it_records(tmp_path: Path) -> None:
     assert [record.outcome for record in theirs] == ["completed", "client_closed", "client_closed"]
     both = {record.id for record in records} & {record.id for record in theirs}
     assert both == {records[1].id}
+
+
+async def test_a_router_is_ready_once_a_pod_has_served_and_stays_so(tmp_path: Path) -> None:
+    """Without a pod it answers with when to try again; a Service without a router refuses."""
+    async with AsyncExitStack() as pods, AsyncExitStack() as edge:
+        fleet = Fleet(tmp_path, pods, edge)
+        await fleet.start()
+        await fleet.router.pods.look()
+        assert not fleet.router.ready  # it may just not have heard of any
+        await fleet.add_pod()
+        await fleet.tell(0)
+        await until(lambda: fleet.router.ready)
+        await fleet.tell()
+        assert fleet.router.ready
+        async with fleet.chat() as answer:
+            assert answer.status == 503
+            assert int(answer.headers["retry-after"]) > 0
+        await fleet.router.drain()
+        assert not fleet.router.ready

@@ -184,3 +184,14 @@ def test_chunks_and_the_groups_draft_make_pods_what_they_are_and_budgets_do_not(
     assert cold_digest(plain | {"prefill": {"chunkTokens": 512}}) != before
     assert cold_digest(plain | {"engineGroups": groups}, "b") == before
     assert cold_digest(plain | {"engineGroups": groups}, "a") != before
+
+
+def test_pods_without_what_a_router_needs_are_replaced_and_others_are_not() -> None:
+    live, digest = applied(pool()), cold_digest(pool()["spec"])
+    newer = copy.deepcopy(rendered(pool()).stateful_set)
+    newer["spec"]["template"]["spec"]["containers"][0]["env"].append({"name": "NEW", "value": "1"})
+    for needs, replaced in ((None, False), (lambda _: True, False), (lambda _: False, True)):
+        made = plan_rollout(newer, live, (), digest, needs)
+        assert (template(made.stateful_set) == template(newer)) == replaced
+        assert made.outdated != replaced
+        assert (made.pod is not None) == replaced  # asked before
