@@ -8,12 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.e2e_cluster import Cluster, Scene
+from support.e2e_cluster import OPERATOR_USER, Cluster, Scene
 
 from tidegate.local_cluster.binaries import Binaries
 from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.deploy import deploy, find_source
 from tidegate.local_cluster.paths import cache_directory, cluster_directory
+
+LAST = "test_no_right_of_the_operator_is_unused"
+"""Looks back at what all the others made the operator do."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have that one run after all other end-to-end tests, with word whether they all run."""
+    here = Path(__file__).parent
+    ours = [item for item in items if item.path.is_relative_to(here)]
+    for item in ours:
+        if item.name == LAST:
+            whole = set(here.glob("test_*.py")) <= {one.path for one in ours}
+            item.user_properties.append(("whole_suite", whole))
+            items.remove(item)
+            last = max((place for place, one in enumerate(items) if one in ours), default=-1)
+            items.insert(last + 1, item)
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +38,11 @@ def local_cluster(control_plane_binaries: Binaries) -> Iterator[LocalCluster]:
     """A local cluster of this run's own, beside any other; gone with all its files afterwards."""
     purge_leftovers(control_plane_binaries)
     cluster = LocalCluster(
-        f"e2e-{os.getpid()}", control_plane_binaries, cache_directory(), die_with_parent=True
+        f"e2e-{os.getpid()}",
+        control_plane_binaries,
+        cache_directory(),
+        die_with_parent=True,
+        audited_readers=[OPERATOR_USER],
     )
     try:
         # As slow with volumes as a real kubelet, so that what acts in seconds was posted.

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 NAMESPACE_LABEL = "tidegate.io/e2e"
+OPERATOR_USER = "system:serviceaccount:tidegate-system:tidegate-operator"
 
 
 @dataclass(slots=True)

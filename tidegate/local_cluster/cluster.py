@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -98,12 +98,20 @@ class LocalCluster:
     """The cluster `name`. Cheap to make; `start` and `stop` act, everything else looks."""
 
     def __init__(
-        self, name: str, binaries: Binaries, cache: Path, *, die_with_parent: bool = False
+        self,
+        name: str,
+        binaries: Binaries,
+        cache: Path,
+        *,
+        die_with_parent: bool = False,
+        audited_readers: Sequence[str] = (),
     ):
+        """`audited_readers`: users whose reads stand in the audit log too."""
         self.name = name
         self.state = cluster_directory(name, cache)
         self.binaries = binaries
         self._die_with_parent = die_with_parent
+        self._audited_readers = audited_readers
         self._kubelet_child: subprocess.Popen[bytes] | None = None
         self._plane: ControlPlane | None = None
 
@@ -124,6 +132,7 @@ class LocalCluster:
                 service_cidr=f"127.{96 + self._index}.0.0/16",
                 name=self.name if self.name == "tidegate" else f"tidegate-{self.name}",
                 die_with_parent=self._die_with_parent,
+                audited_readers=self._audited_readers,
             )
         return self._plane
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidegate.local_cluster import credentials
 from tidegate.local_cluster.binaries import Binaries
@@ -52,16 +53,24 @@ CONTROLLERS = tuple(
         "persistentvolumeclaim-protection",
     )
 )
-AUDIT_POLICY = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [
-        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
-        {"level": "None"},
-    ],
-}
-"""One line per write, none per read: `who changes what` stays answerable."""
+_WRITES = ["create", "update", "patch", "delete", "deletecollection"]
+_READS = ["get", "list", "watch"]
+
+
+def audit_policy(readers: Sequence[str] = ()) -> dict[str, Any]:
+    """One line per write, none per read but those of `readers`: `who changes what` stays
+    answerable."""
+    rules: list[dict[str, Any]] = [{"level": "Metadata", "verbs": _WRITES}]
+    if readers:
+        rules.append({"level": "Metadata", "verbs": _READS, "users": list(readers)})
+    rules.append({"level": "None"})
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": rules,
+    }
+
 
 _PORT_NAMES = ("etcd", "etcd-peer", "apiserver", "controller-manager", "scheduler")
 _STOP_GRACE_SECONDS = 5.0
@@ -82,6 +91,7 @@ class ControlPlane:
 
     `components` is what `start` starts, in order; `service_cidr` must stay the same as long as the
     data. With `die_with_parent` the processes end with the one that started them (for tests).
+    `audited_readers` are users whose reads are audited too.
     """
 
     def __init__(
@@ -93,6 +103,7 @@ class ControlPlane:
         service_cidr: str = "127.96.0.0/16",
         name: str = "tidegate",
         die_with_parent: bool = False,
+        audited_readers: Sequence[str] = (),
     ) -> None:
         self.state = state
         self.binaries = binaries
@@ -100,6 +111,7 @@ class ControlPlane:
         self.service_cidr = service_cidr
         self.name = name
         self._die_with_parent = die_with_parent
+        self._audit_policy = audit_policy(audited_readers)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._records_file = state / "control-plane.json"
 
@@ -204,7 +216,7 @@ class ControlPlane:
         self.state.chmod(0o700)
         credentials.ensure_service_account_key(self.state / "sa.key", self.state / "sa.pub")
         credentials.ensure_tokens(self.state / "tokens.json", self.state / "tokens.csv")
-        write_json(self.state / "audit-policy.json", AUDIT_POLICY)
+        write_json(self.state / "audit-policy.json", self._audit_policy)
         ports = self._saved_ports()
         running = any(self._alive(component) for component in COMPONENTS)
         if running or (ports and all(bindable("127.0.0.1", port) for port in ports.values())):
@@ -258,7 +270,7 @@ class ControlPlane:
 
     def _apiserver_flags(self, ports: dict[str, int]) -> list[str]:
         policy = self.state / "audit-policy.json"
-        write_atomically(policy, json.dumps(AUDIT_POLICY))
+        write_atomically(policy, json.dumps(self._audit_policy))
         return [
             f"--etcd-servers=http://127.0.0.1:{ports['etcd']}",
             "--bind-address=127.0.0.1",
