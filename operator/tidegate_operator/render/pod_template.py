@@ -46,7 +46,8 @@ _OWNED: tuple[tuple[str, str], ...] = (
      "use spec.model.source"),
     (r"spec\.containers\[(engine|sidecar)\]\.volumeMounts\[/(run|etc|opt)/tidegate\b.*",
      _PLUMBING),
-    (r"spec\.volumes\[(socket|policy|admin|cache-salt|state|shared-state|plugin)\].*", _PLUMBING),
+    (r"spec\.volumes\[(socket|policy|admin|cache-salt|identity|state|shared-state|plugin)\].*",
+     _PLUMBING),
     (r"spec\.initContainers\[plugin\](\.(image|command|args|volumeMounts)\b.*)?", _PLUMBING),
 )  # fmt: skip
 """Patterns of whole paths, and what to do instead."""

@@ -181,6 +181,11 @@ OWNED: dict[str, tuple[Json, str, str]] = {
         "volumes[policy]",
         "remove it",
     ),
+    "volume of the routers' keys": (
+        {"volumes": [{"name": "identity", "$patch": "delete"}]},
+        "volumes[identity]",
+        "remove it",
+    ),
     "sidecar's image": (
         {"containers": [{"name": "sidecar", "image": "x"}]},
         "containers[sidecar].image",
