@@ -64,7 +64,7 @@ class Dispatcher:
         """Rises with every request that begins or ends."""
         self._pump_later: bool | None = None
         """Unset: what waits may go at once; else whether it is to be looked at afterwards."""
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry: tuple[float, asyncio.Handle] | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
 
     # --- the way of a request
@@ -91,9 +91,14 @@ class Dispatcher:
         self.changes += 1
         tickets = [Ticket(self, part, key_sha256) for part in request.parts or (request,)]
         self._tickets.update((ticket.request.id, ticket) for ticket in tickets)
-        self._pump(now)
-        if tickets[-1].state is TicketState.QUEUED:
-            self._arm_expiry()
+        try:
+            self._pump(now)
+            if tickets[-1].state is TicketState.QUEUED:
+                self._arm_expiry()
+        except Exception:  # a defect of ours: nobody would end what stayed
+            for ticket in tickets:
+                self._take_out(ticket, now)
+            raise
         return tickets
 
     def refusal(self, outcome: Outcome, tenant: str) -> ApiError:
@@ -234,6 +239,22 @@ class Dispatcher:
     def close_ticket(self, ticket: Ticket) -> None:
         now = self.loop.time()
         request = ticket.request
+        self._take_out(ticket, now)
+        if request.whole is None:
+            self._tally.ended(
+                request.tenant,
+                ticket.outcome,
+                now - request.arrival,
+                ticket.first_token_seconds,
+                _inter_token(ticket),
+            )
+        self._pump(now)
+        if not self._tickets:
+            self._tell_idle()
+
+    def _take_out(self, ticket: Ticket, now: float) -> None:
+        """Out of queue and engine, and billed."""
+        request = ticket.request
         state, ticket.state = ticket.state, TicketState.ENDED
         assert state is not TicketState.ENDED, "a request ends once"
         scheduler = self.scheduler
@@ -258,17 +279,6 @@ class Dispatcher:
             scheduler.finish(request.id, ticket.usage, now)
             if request.forecast is not None and request.forecast.skew is not None:
                 self._tally.skewed(request.tenant, request.forecast.skew)
-        if request.whole is None:
-            self._tally.ended(
-                request.tenant,
-                ticket.outcome,
-                now - request.arrival,
-                ticket.first_token_seconds,
-                _inter_token(ticket),
-            )
-        self._pump(now)
-        if not self._tickets:
-            self._tell_idle()
 
     # --- what befalls queued requests
 
@@ -287,10 +297,11 @@ class Dispatcher:
         if when is None:
             return
         if self._expiry is not None:
-            if self._expiry.when() <= when:
+            armed, handle = self._expiry
+            if armed <= when:
                 return
-            self._expiry.cancel()
-        self._expiry = self.loop.call_at(when, self._expire)
+            handle.cancel()
+        self._expiry = when, self.loop.call_at(when, self._expire)
 
     def _expire(self) -> None:
         self._expiry = None
@@ -389,7 +400,7 @@ class Dispatcher:
     def close(self) -> None:
         """No timer is left behind."""
         if self._expiry is not None:
-            self._expiry.cancel()
+            self._expiry[1].cancel()
             self._expiry = None
 
 

@@ -6,10 +6,23 @@ import asyncio
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
 from support.fake_engine import until
 from support.faulty_engine import FaultyEngine, answer_well
 from support.faulty_upstream import Connection, answer, stall
-from support.sidecar import ALICE, BOB, SidecarUnderTest, chat_body, policy_document
+from support.sidecar import (
+    ALICE,
+    BOB,
+    KEYS,
+    SidecarUnderTest,
+    chat_body,
+    policy_document,
+    sha256,
+)
+from tidegate_sidecar.errors import ApiError
+
+from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.request import Request
 
 from .conftest import StartSidecar
 
@@ -249,3 +262,53 @@ def queued_bytes(sidecar: SidecarUnderTest) -> int:
     assert dispatcher.scheduler is not None
     snapshots = dispatcher.scheduler.tenant_snapshots(dispatcher.loop.time())
     return next(each.queued_bytes for each in snapshots if each.name == ALICE)
+
+
+async def test_r5_two_that_expire_at_the_moment_they_come(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    """What is due within half a millisecond has no timer of uvloop's, but a handle that knows no
+    time: the second was answered with 500, and stood in the queue with nobody to end it."""
+    sidecar = await start_sidecar(policy=policy_document(tier={"max_in_flight": 1}))
+    engine.script = stall
+    running = asyncio.create_task(_status(sidecar))
+    await until(lambda: engine.busy == 1)
+    dispatcher = sidecar.runtime.dispatcher
+    due = dispatcher.loop.time() + 0.0003
+    passages = [sidecar.runtime.reports.begin(CIMultiDictProxy(CIMultiDict())) for _ in "12"]
+    for passage in passages:
+        passage.tenant = ALICE
+        request = Request(passage.id, ALICE, 5, 5, deadline=due)
+        passage.tickets = dispatcher.submit(request, sha256(KEYS[ALICE]))
+    for passage in passages:
+        (ticket,) = passage.tickets
+        with pytest.raises(ApiError) as refused, ticket:
+            await ticket.turn()
+        assert refused.value.outcome is Outcome.DEADLINE_EXCEEDED
+        sidecar.runtime.reports.ended(passage)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await until(lambda: dispatcher.in_hand == 0)
+    assert dispatcher.scheduler is not None
+    assert dispatcher.scheduler.queued() == 0
+
+
+async def test_what_fails_as_it_is_queued_leaves_nothing_behind(
+    start_sidecar: StartSidecar, engine: FaultyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect of ours costs one request an answer, not the pod a place for good."""
+    sidecar = await start_sidecar()
+    dispatcher = sidecar.runtime.dispatcher
+    with monkeypatch.context() as broken:
+        broken.setattr(dispatcher.recent, "dispatched", lambda *_: 1 / 0)
+        assert await _status(sidecar) == 500
+    await until(lambda: dispatcher.in_hand == 0)
+    assert dispatcher.scheduler is not None
+    assert (dispatcher.scheduler.queued(), dispatcher.scheduler.in_flight()) == (0, 0)
+    assert await _status(sidecar) == 200
+
+
+async def _status(sidecar: SidecarUnderTest, **options: Any) -> int:
+    async with sidecar.chat(**options) as answer:
+        await answer.read()
+        return int(answer.status)
