@@ -6,7 +6,7 @@ whenever a watch starts anew, all is marked and queued, so whatever was missed, 
 crash, by an outage of the API server, is seen then.
 
 Keys on the queue: a pool, or :data:`JUDGING` for "tiers, tenants, their namespaces or keys": that
-one judges all of them again and queues every pool.
+one judges all of them again and queues the pools that the difference concerns.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tidegate_operator.api.conditions import Reason
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
 from tidegate_operator.judge import Judgement
+from tidegate_operator.judgement_change import NO_CHANGE, judgement_change
 from tidegate_operator.kube import (
     DEPLOYMENT,
     NETWORK_POLICY,
@@ -229,18 +230,25 @@ class Controller:
     async def _judge(self) -> None:
         """Judge tiers and tenants, and have every pool look at the result."""
         await self._world.refresh()
-        judgement = self._world.judgement
+        judgement, before = self._world.judgement, self._judged
         # A pool in back-off is not left with what was revoked, nor after an outage that is over.
-        urgent = judgement is not self._judged or self._queue.failures(JUDGING) > 0
-        if judgement is not self._judged or self._look_at_all:
+        after_failure = self._queue.failures(JUDGING) > 0
+        look_at_all, self._look_at_all = self._look_at_all or after_failure, False
+        change = judgement_change(before, judgement) if judgement is not before else NO_CHANGE
+        if change is not NO_CHANGE or look_at_all:
             # Without a change too: another may have written over what we said.
-            self._judged, self._look_at_all = judgement, False
+            self._judged = judgement
             for kind in (TENANT_TIER, TENANT):
                 for key in self._world.objects(kind):
                     self._writer.mark(kind, key)
         pools = self._world.objects(SERVING_POOL)
-        for key in [*pools, *(self._pools.keys() - pools.keys())]:
-            self._queue.put(key, now=urgent)
+        for key, pool in pools.items():
+            served = self._pools[key].tenants if key in self._pools else ()
+            urgent = after_failure or change.concerns(pool, served)
+            if urgent or look_at_all:
+                self._queue.put(key, now=urgent)
+        for key in self._pools.keys() - pools.keys():
+            self._queue.put(key, now=True)
         self._look_whole()
         self.resynced_at = time.monotonic()
         self._metrics.last_resync.set(time.time())
