@@ -123,15 +123,11 @@ class Dispatcher:
         if self._pump_later is not None:
             self._pump_later = True
             return
-        scheduler, gate = self.scheduler, self.in_flight.gate
-        if scheduler is None or gate is None or not self._engine_ready:
+        scheduler = self.scheduler
+        if scheduler is None or not self._engine_ready:
             return
         while scheduler.has_work():
-            if self.in_flight.places.in_force:
-                request = self._next_with_place(now)
-            else:
-                closed = gate.closed()
-                request = None if closed is None else scheduler.next(now, closed)
+            request = self.in_flight.next(now, self._preempt)
             if request is None:
                 return
             ticket = self._tickets[request.id]
@@ -141,27 +137,6 @@ class Dispatcher:
                 self._tally.dispatched(request.tenant, now - request.arrival)
             self.recent.dispatched(request, now)
             ticket.let_go()
-
-    def _next_with_place(self, now: float) -> Request | None:
-        """The next to go of the tiers that the engine has places for, or can get by preemption."""
-        scheduler, gate, places = self.scheduler, self.in_flight.gate, self.in_flight.places
-        assert scheduler is not None
-        assert gate is not None
-        closed = set(gate.held_back())
-        while (is_open := gate.is_open()) or gate.lacks_place():
-            request = scheduler.peek(now, closed)
-            if request is None:
-                return None
-            heads = scheduler.heads() if is_open else ()
-            veto, victims = places.ask(request, heads, seat_short=not is_open)
-            tier = places.tier_of(request)
-            if veto is not None:
-                closed.add(tier)
-            elif is_open and not victims:
-                return scheduler.next(now, closed)
-            elif not sum([self._preempt(victim, tier, now) for victim in victims]):
-                return None
-        return None
 
     def _preempt(self, ticket: Ticket, caused_by: str, now: float) -> bool:
         """Take it off the engine, to come back after a while; False: it has just ended."""

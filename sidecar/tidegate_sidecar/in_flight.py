@@ -20,6 +20,9 @@ from tidegate_sidecar.plugin_steps import PluginSteps
 from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.token_gaps import TokenGaps
 
+Preempt = Callable[[Ticket, str, float], bool]
+"""Takes a request off the engine for the named tier, now; False: it has just ended."""
+
 
 class InFlight:
     """Of one engine; ``plugin``: it has one. ``pump``: something that waits may go now.
@@ -62,6 +65,37 @@ class InFlight:
         self.places.apply_policy(policy)
 
     # --- of one request
+
+    def next(self, now: float, preempt: Preempt) -> Request | None:
+        """The next of those that wait to go to the engine; None: nobody may."""
+        scheduler, gate = self._scheduler, self.gate
+        assert scheduler is not None
+        assert gate is not None
+        if self.places.in_force:
+            return self._next_with_place(scheduler, gate, now, preempt)
+        closed = gate.closed()
+        return None if closed is None else scheduler.next(now, closed)
+
+    def _next_with_place(
+        self, scheduler: Scheduler, gate: Gates, now: float, preempt: Preempt
+    ) -> Request | None:
+        """The next of the tiers that the engine has places for, or can get by preemption."""
+        places = self.places
+        closed = set(gate.held_back())
+        while (is_open := gate.is_open()) or gate.lacks_place():
+            request = scheduler.peek(now, closed)
+            if request is None:
+                return None
+            heads = scheduler.heads() if is_open else ()
+            veto, victims = places.ask(request, heads, seat_short=not is_open)
+            tier = places.tier_of(request)
+            if veto is not None:
+                closed.add(tier)
+            elif is_open and not victims:
+                return scheduler.next(now, closed)
+            elif not sum([preempt(victim, tier, now) for victim in victims]):
+                return None
+        return None
 
     def arrived(self, request: Request, now: float) -> None:
         """It waits for its turn."""
