@@ -8,12 +8,15 @@ That is why a ghost (an object deleted while kopf's watch was away, of which kop
 cannot be served for longer than one resync.
 
 kopf's operator returns by exception on several answers of the API server, so a supervisor starts
-it anew, with a pause, and reports each start as a reason to LIST everything.
+it anew, with a pause, and reports each start as a reason to LIST everything. Its stop flag is an
+event of its own loop: for a flag of another kind kopf waits in a thread of the loop's executor, and
+a loop does not end before that thread does, so a watch that died would never start anew.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +55,8 @@ class Watcher:
         self._on_start = on_start
         self._login = login
         self._stop = threading.Event()
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        """kopf's loop, and what ends it."""
         self._thread = threading.Thread(target=self._run, name=f"kopf-{name}", daemon=True)
 
     def start(self) -> None:
@@ -60,6 +65,10 @@ class Watcher:
     async def stop(self) -> None:
         """Stop kopf and wait for its thread."""
         self._stop.set()
+        if self._running is not None:
+            loop, ending = self._running
+            with contextlib.suppress(RuntimeError):  # it ended before
+                loop.call_soon_threadsafe(ending.set)
         await asyncio.to_thread(self._thread.join, 10.0)
 
     def _run(self) -> None:
@@ -75,22 +84,32 @@ class Watcher:
             self._stop.wait(RESTART_PAUSE_SECONDS)
 
     async def _watch(self) -> None:
+        ending = asyncio.Event()
+        self._running = (asyncio.get_running_loop(), ending)
+        if self._stop.is_set():  # by who saw no loop yet
+            return
         try:
             await kopf.operator(
-                registry=self._registry(),
+                registry=self._registry(ending),
                 settings=self._settings(),
                 standalone=True,
                 clusterwide=not self._namespaces,
                 namespaces=self._namespaces,
-                stop_flag=self._stop,
+                stop_flag=ending,
             )
         finally:
             # TLS connections take a moment to close, which needs the loop.
             await asyncio.sleep(CLOSE_SECONDS)
 
-    def _registry(self) -> kopf.OperatorRegistry:
+    def _registry(self, ending: asyncio.Event) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry, id="login")(lambda **_: self._login())
+
+        async def over(**_: Any) -> None:
+            # Of a watch that died, kopf waits 5 s for whoever still waits for the flag.
+            ending.set()
+
+        kopf.on.cleanup(registry=registry, id="over")(over)
         for kind in self._kinds:
             kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)(
                 self._handler(kind)

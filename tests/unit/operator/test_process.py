@@ -8,8 +8,10 @@ from typing import Any, Self
 
 import kopf
 import pytest
+from aiohttp import web
 from tidegate_operator import process as process_module
 from tidegate_operator import watch
+from tidegate_operator.kube import POD
 from tidegate_operator.lease import Elector, LeadershipLost
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.process import Process
@@ -84,3 +86,42 @@ async def test_a_watch_that_ends_in_any_way_starts_anew(
         assert await asyncio.to_thread(again.wait, 10.0)
     finally:
         await watcher.stop()
+
+
+async def test_a_watch_that_dies_within_kopf_starts_anew_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """kopf itself, before a server that no longer has what a watch asks for. For a stop flag that
+    is no event of its loop it waits in a thread, and then the loop for that thread, for ever."""
+    pods = {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": ["list", "watch"]}
+    answers: dict[str, Any] = {
+        "/api": {"versions": ["v1"]},
+        "/apis": {"groups": []},
+        "/api/v1": {"resources": [pods]},
+        "/api/v1/pods": {"metadata": {"resourceVersion": "1"}, "items": []},
+    }
+    starts: list[float] = []
+    monkeypatch.setattr(watch, "RESTART_PAUSE_SECONDS", 0.01)
+
+    async def answer(request: web.Request) -> web.Response:
+        if "watch" in request.query:
+            return web.json_response({"code": 410, "kind": "Status"}, status=410)
+        return web.json_response(answers[request.path])
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    connection = kopf.ConnectionInfo(server=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    watcher = Watcher(
+        "test", {POD: ""}, (), lambda *_: None, lambda: starts.append(1), lambda: connection
+    )
+    watcher.start()
+    try:
+        async with asyncio.timeout(60):
+            while len(starts) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    finally:
+        await watcher.stop()
+        await runner.cleanup()
