@@ -1,5 +1,5 @@
 """A load client that costs little: raw HTTP/1.1 over kept connections, each sending when answered,
-or at given times, answered or not (:func:`load_at_rate`).
+or at given times, answered or not.
 
 Every answer is checked after it has arrived: status 200, JSON with the expected content, or a
 stream of the expected number of events and `[DONE]`. A wrong answer is counted with its text and
@@ -9,11 +9,11 @@ never timed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 
 import orjson
 
@@ -47,9 +47,18 @@ class Outcome:
 class _Pacer:
     """Sends on a connection that is free or, where none is, on the next that becomes so."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
         self._free: list[_Connection] = []
         self._due: deque[float] = deque()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        now = asyncio.get_running_loop().time
+        started = now()
+        for number in count():
+            await asyncio.sleep(started + number / self._per_second - now())
+            self.send()
 
     def send(self) -> None:
         """A request is due now."""
@@ -226,81 +235,43 @@ async def load(
     connections: int,
     warm_up_seconds: float,
     seconds: float,
-    meter: Callable[[], float],
+    meter: Callable[[], float] = lambda: 0.0,
+    per_second: float | None = None,
 ) -> Outcome:
     """Chat completions of `body` to a port of loopback; only answers after the warm-up count.
 
-    `meter` is read at both ends of the measured time; the outcome has the difference.
+    `meter` is read at both ends of the measured time; the outcome has the difference. `per_second`:
+    so many are sent, answered or not, and latency counts from when one was due; unset: each
+    connection sends when it was answered.
     """
-    outcome = Outcome()
-    async with _connected(port, body, key, check, outcome, connections) as opened:
-        await asyncio.sleep(warm_up_seconds)
-        _count(opened, True)
-        started, metered = time.perf_counter(), meter()
-        await asyncio.sleep(seconds)
-        outcome.seconds = time.perf_counter() - started
-        outcome.metered = meter() - metered
-        _count(opened, False)
-    return outcome
-
-
-async def load_at_rate(
-    port: int,
-    body: dict[str, object],
-    key: str,
-    check: Callable[[bytes], str],
-    *,
-    connections: int,
-    warm_up_seconds: float,
-    seconds: float,
-    per_second: float,
-) -> Outcome:
-    """As `load`, but so many are sent in each second, answered or not; latency counts from then."""
-    loop = asyncio.get_running_loop()
-    outcome, pacer = Outcome(seconds=seconds), _Pacer()
-    async with _connected(port, body, key, check, outcome, connections, pacer) as opened:
-        started = loop.time()
-        for number in range(round((warm_up_seconds + seconds) * per_second)):
-            at = number / per_second
-            await asyncio.sleep(started + at - loop.time())
-            _count(opened, at >= warm_up_seconds)
-            pacer.send()
-        await asyncio.sleep(started + warm_up_seconds + seconds - loop.time())
-        _count(opened, False)
-    return outcome
-
-
-def _count(connections: list[_Connection], counting: bool) -> None:
-    for connection in connections:
-        connection.counting = counting
-
-
-@contextlib.asynccontextmanager
-async def _connected(
-    port: int,
-    body: dict[str, object],
-    key: str,
-    check: Callable[[bytes], str],
-    outcome: Outcome,
-    connections: int,
-    pacer: _Pacer | None = None,
-) -> AsyncIterator[list[_Connection]]:
     payload = orjson.dumps(body)
     request = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
         f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(payload)}\r\n\r\n"
     ).encode() + payload
+    outcome = Outcome()
+    pacer = None if per_second is None else _Pacer(per_second)
     loop = asyncio.get_running_loop()
-    opened: list[_Connection] = []
+    open_connections: list[_Connection] = []
     for _ in range(connections):
         _, protocol = await loop.create_connection(
             lambda: _Connection(request, check, outcome, pacer), "127.0.0.1", port
         )
-        opened.append(protocol)
-    try:
-        yield opened
-    finally:
-        for connection in opened:
-            connection.stop()
-        await asyncio.gather(*(connection.closed for connection in opened))
+        open_connections.append(protocol)
+    sending = None if pacer is None else asyncio.create_task(pacer.run())
+    await asyncio.sleep(warm_up_seconds)
+    for connection in open_connections:
+        connection.counting = True
+    started, metered = time.perf_counter(), meter()
+    await asyncio.sleep(seconds)
+    outcome.seconds = time.perf_counter() - started
+    outcome.metered = meter() - metered
+    if sending is not None:
+        sending.cancel()
+    for connection in open_connections:
+        connection.counting = False
+    for connection in open_connections:
+        connection.stop()
+    await asyncio.gather(*(connection.closed for connection in open_connections))
+    return outcome

@@ -15,7 +15,7 @@ from collections.abc import Collection
 import rivals
 import uvloop
 from canned_engine import MODEL
-from load_client import Outcome, check_stream, check_whole, load, load_at_rate
+from load_client import Outcome, check_stream, check_whole, load
 from report import Aim, Figure, figure
 
 QUIET_PER_SECOND = 100.0
@@ -92,7 +92,7 @@ def _checked(outcome: Outcome) -> Outcome:
 def _quiet(port: int, seconds: float) -> Outcome:
     return _checked(
         uvloop.run(
-            load_at_rate(
+            load(
                 port,
                 QUIET,
                 rivals.KEY,
@@ -117,7 +117,6 @@ def _long(port: int, seconds: float, streams: int) -> Outcome:
                 connections=streams,
                 warm_up_seconds=WARM_UP_SECONDS,
                 seconds=seconds,
-                meter=lambda: 0.0,
             )
         )
     )

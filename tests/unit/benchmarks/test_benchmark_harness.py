@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import ModuleType
@@ -145,7 +146,8 @@ async def test_chunks_cut_anywhere_give_the_same_body(client: ModuleType, piece_
 
 
 async def test_requests_at_a_rate_are_as_many_as_are_due(client: ModuleType, engine: int) -> None:
-    outcome = await client.load_at_rate(
+    began = time.perf_counter()
+    outcome = await client.load(
         engine,
         {"model": "bench-model", "messages": [], "max_tokens": 1},
         "key",
@@ -156,7 +158,7 @@ async def test_requests_at_a_rate_are_as_many_as_are_due(client: ModuleType, eng
         per_second=100.0,
     )
     assert outcome.errors == []
-    assert 0 < len(outcome.latencies_ms) <= 20
+    assert 0 < len(outcome.latencies_ms) <= 100 * (time.perf_counter() - began) + 1
 
 
 def test_what_is_due_while_no_connection_is_free_counts_from_then(client: ModuleType) -> None:
@@ -167,9 +169,9 @@ def test_what_is_due_while_no_connection_is_free_counts_from_then(client: Module
         def send(self, due_at: float) -> None:
             self.due.append(due_at)
 
-    pacer, connection = client._Pacer(), Connection()
+    pacer, connection = client._Pacer(100.0), Connection()
     pacer.send()
-    before = client.time.perf_counter()
+    before = time.perf_counter()
     pacer.freed(connection)
     assert connection.due[0] <= before
     pacer.freed(connection)
