@@ -8,7 +8,8 @@ is rejected is work for nobody. Two rules, both before the prefill budget is cou
   their verification.
 * *For prefills*: drafts are a bet, prompt tokens are certain work. Where decodes and their drafts
   leave a step less than the prefill budget that prompts would use, drafts give way, those of the
-  last tier first, and never those of a tier above the prompts'.
+  last tier first, and never those of a tier above the prompts'. Without, a batch of long answers
+  whose drafts fill the step keeps all prompts out as long as it lasts (`scripts/bench drafts`).
 
 Bound: O(decodes), and only where any has drafts. A request loses at most its drafts: it decodes one
 token as without speculation.

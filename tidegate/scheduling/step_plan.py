@@ -92,7 +92,8 @@ class StepPlanner:
             for those, waiting in zip(prefilling, state.waiting, strict=True)
         ]
         limit_drafts(policy, plan, decoding)
-        yield_to_prefills(policy, plan, decoding, [line.wanted_tokens() for line in lines])
+        if policy.drafts_yield:
+            yield_to_prefills(policy, plan, decoding, [line.wanted_tokens() for line in lines])
         pairs = enumerate(zip(running, lines, strict=True))
         self._cache_use.there([tier for tier, both in pairs if any(both)], state.now)
         keeps, cached = self._cache_use.worth_keeping(state.now), state.cached_blocks_by_pool

@@ -94,6 +94,8 @@ class StepPolicy:
     """On the predicted time of a step in which anything decodes, as an InterTokenLatency objective
     of all tiers would, but that it does not bind the highest tier's prompts while others stand
     back for them; None: those of the tiers alone."""
+    drafts_yield: bool = True
+    """Draft tokens give way to prompts where both do not fit the step."""
     cache_hold_seconds: float = 600.0
     """How long the cached blocks of a pool without requests count as its own."""
 

@@ -9,6 +9,7 @@ BENCH = Path(__file__).parents[3] / "scripts" / "bench"
 NAMES = [
     "autoscale",
     "control-plane",
+    "drafts",
     "fairness",
     "fidelity",
     "gate",

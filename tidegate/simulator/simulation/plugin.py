@@ -39,6 +39,7 @@ class PluginOptions:
     """The prefill budget is what fits into a step of that length, in the place of the percent."""
     knows_step_time: bool = False
     """The planner has the engine's step-time model, so that its budgets are time."""
+    drafts_yield: bool = True
 
 
 class PluginHook:
@@ -255,4 +256,6 @@ def _shared_from(blocks: Sequence[Block], count: int) -> int:
 def _varied(terms: StepPolicy, options: PluginOptions) -> StepPolicy:
     if not options.pause:
         terms = replace(terms, max_paused_steps=0)
-    return replace(terms, step_seconds_cap=options.step_seconds_cap)
+    return replace(
+        terms, step_seconds_cap=options.step_seconds_cap, drafts_yield=options.drafts_yield
+    )
