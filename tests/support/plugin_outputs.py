@@ -1,10 +1,9 @@
 """Real engines in one process, stock and with the plug-in: do they say the same?
 
-``PYTHON tests/support/plugin_outputs.py MODEL POLICY REQUESTS [RUN ...]`` in vLLM's environment:
-one JSON object with, by run, what each request said (token ids), the gap between stock's two
-likeliest tokens at each position, and the plug-in's counters. All decoding is greedy. The control
-is stock with the requests in another order: batches differ there too, and with them the last bits
-of a sum.
+``PYTHON tests/support/plugin_outputs.py MODEL POLICY REQUESTS`` in vLLM's environment: one JSON
+object with, by run, what each request said (token ids), the gap between stock's two likeliest
+tokens at each position, and the plug-in's counters. All decoding is greedy. The control is stock
+with the requests in another order: batches differ there too, and with them the last bits of a sum.
 """
 
 from __future__ import annotations
@@ -53,10 +52,9 @@ def engine(model: str, **arguments: Any) -> LLMEngine:
 
 
 def run(
-    model: str, count: int, *, reverse: bool = False, gaps: bool = False, **arguments: Any
+    serving: LLMEngine, count: int, *, reverse: bool = False, gaps: bool = False
 ) -> dict[str, Any]:
-    """All requests through one engine; half of them arrive while the others run."""
-    serving = engine(model, **arguments)
+    """All requests through one engine; most of them arrive while others run."""
     todo = requests(count)
     if reverse:
         todo.reverse()
@@ -80,17 +78,16 @@ def run(
                 said[output.request_id] = list(output.outputs[0].token_ids)
                 gap[output.request_id] = [_gap(at) for at in output.outputs[0].logprobs or ()]
         steps += 1
-    scheduler = serving.engine_core.engine_core.scheduler
-    told = {"said": said, "gap": gap, "counters": None}
-    if hasattr(scheduler, "tidegate"):
-        counters = scheduler.tidegate.counters
-        told["counters"] = {
-            "planned_steps": counters.planned_steps,
-            "preempted": counters.preempted,
-            "failures": dict(counters.failures),
-        }
-    serving.engine_core.shutdown()
-    return told
+    return {"said": said, "gap": gap}
+
+
+def _counters(serving: LLMEngine) -> dict[str, Any]:
+    counters = serving.engine_core.engine_core.scheduler.tidegate.counters
+    return {
+        "planned_steps": counters.planned_steps,
+        "preempted": counters.preempted,
+        "failures": dict(counters.failures),
+    }
 
 
 def _gap(position: Any) -> float:
@@ -98,18 +95,20 @@ def _gap(position: Any) -> float:
     return float(first - second)
 
 
-def main(model: str, policy: str, count: str, *names: str) -> None:
+def main(model: str, policy: str, count: str) -> None:
     ours: dict[str, Any] = {
         "scheduler_cls": "tidegate.vllm_plugin.TidegateScheduler",
         "additional_config": {"tidegate": {"policy": policy}},
     }
-    runs: dict[str, dict[str, Any]] = {
-        "stock": {"gaps": True},
-        "control": {"reverse": True},
-        "plug-in": ours,
-        "plug-in with ngram": {"speculative_config": NGRAM, **ours},
-    }
-    told = {name: run(model, int(count), **runs[name]) for name in names or runs}
+    stock = engine(model)
+    told = {"stock": run(stock, int(count), gaps=True)}
+    stock.reset_prefix_cache()
+    told["control"] = run(stock, int(count), reverse=True)
+    stock.engine_core.shutdown()
+    for name, drafts in (("plug-in", {}), ("plug-in with ngram", {"speculative_config": NGRAM})):
+        steered = engine(model, **ours, **drafts)
+        told[name] = run(steered, int(count)) | {"counters": _counters(steered)}
+        steered.engine_core.shutdown()
     print(json.dumps(told), flush=True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.plugin_cases import policy, tier
+from support.plugin_bench import policy, tier
 from support.vllm_engine import ENVIRONMENT
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]

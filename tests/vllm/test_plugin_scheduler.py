@@ -1,6 +1,6 @@
 """The plug-in on vLLM's own scheduler classes, driven by hand: no model, no engine process.
 
-Both classes run every case of ``support/plugin_cases.py``, in one process of vLLM's environment;
+Both classes run every case of ``support/plugin_cases``, in one process of vLLM's environment;
 the asynchronous one with two steps in flight, which no CPU engine ever gives it.
 """
 
