@@ -30,6 +30,7 @@ from tidegate.scheduling.contracts import (
     POLICY_VERSION,
     Bundle,
     Histogram,
+    KvPoolStatus,
     SidecarStatus,
     TenantStatus,
     TierStatus,
@@ -78,6 +79,7 @@ class FakeSidecar:
         self.started_at = time.time() - 3600
         self.tiers: tuple[TierStatus, ...] = ()
         self.tenants: tuple[TenantStatus, ...] = ()
+        self.kv_pools: tuple[KvPoolStatus, ...] = ()
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -127,6 +129,7 @@ class FakeSidecar:
             policy.generation,
             tiers=self.tiers + silent,
             tenants=self.tenants,
+            kv_pools=self.kv_pools,
             reads_policy=self.reads_policy,
         )
         return web.Response(text=dumps(status), content_type="application/json")

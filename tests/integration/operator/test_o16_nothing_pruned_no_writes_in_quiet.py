@@ -9,19 +9,52 @@ from support.custom_resources import pool, tenant, tier
 from support.operator_cluster import OperatorCluster, Pods, eventually
 from tidegate_operator.kube import Json
 
-from tidegate.scheduling.contracts import Histogram, Refusal, TenantStatus, TierStatus
+from tidegate.scheduling.contracts import (
+    Histogram,
+    KvPoolStatus,
+    LimitUse,
+    LimitWindow,
+    Refusal,
+    SloMetric,
+    SloStatus,
+    TenantStatus,
+    TierStatus,
+)
 
 pytestmark = pytest.mark.integration
 
+SLO = {"objectives": [{"metric": "TimeToFirstToken", "target": "2s", "ratio": "99.5"}]}
 QUIET_SECONDS = 8.0
 """More than a resync and many scrapes of the test's operator."""
 
 
+OBJECTIVE = {
+    "metric": "TimeToFirstToken",
+    "requests": 1000,
+    "keptPercent": 98,
+    "targetMs": 2000,
+    "promisedPercent": "99.5",
+    "attainedPercent": "98.7",
+    "budgetLeftPercent": -160,
+    "measured": "SidecarStart",
+}
+LIMIT = {
+    "name": "rpm",
+    "per": "Minute",
+    "usedPercent": 97,
+    "requests": 10,
+    "requestsUsed": 9,
+    "tokens": 1_000,
+    "tokensUsed": 970,
+}
+
+
 def serve_some(pods: Pods, namespace: str) -> None:
-    """Each sidecar has served and refused requests, and goes on holding some."""
+    """Each sidecar has served and refused requests, broken a promise, and goes on holding some."""
     slow = Histogram((0.1, 1.0), (50, 40, 10))
     for sidecar in pods.sidecars.values():
         sidecar.started_at += 3600
+        sidecar.kv_pools = (KvPoolStatus("", 100, 120, 20),)
         sidecar.tiers = (
             TierStatus(
                 "quiet0",
@@ -31,6 +64,14 @@ def serve_some(pods: Pods, namespace: str) -> None:
                 requests_total={"completed": 90, "queue_full": 4},
                 queue_seconds=slow,
                 ttft_seconds=slow,
+                duration_seconds=slow,
+                inter_token_seconds=slow,
+                slo=(SloStatus(SloMetric.TIME_TO_FIRST_TOKEN, 1000, 987),),
+                preemptions_total=3,
+                vft_skew_flagged_total=2,
+                drafted_tokens_total=100,
+                accepted_tokens_total=64,
+                kv_held_blocks=120,
             ),
         )
         sidecar.tenants = (
@@ -41,8 +82,9 @@ def serve_some(pods: Pods, namespace: str) -> None:
                 running=3,
                 service_tokens_total=900,
                 requests_total={"queue_full": 4},
-                last_refusal=Refusal("queue_full", 1_700_000_000.0),
+                last_refusal=Refusal("rate_limited", 1_700_000_000.0, "rpm"),
                 ttft_seconds=slow,
+                limits=(LimitUse("rpm", LimitWindow.MINUTE, 10, 9, 1_000, 970),),
             ),
         )
 
@@ -60,7 +102,7 @@ async def test_every_field_survives_and_neither_quiet_nor_a_restart_writes(
     cluster: OperatorCluster, namespace: str
 ) -> None:
     await cluster.apply(
-        tier("quiet0"),
+        tier("quiet0", slo=SLO),
         tenant("a", "quiet0", namespace=namespace),
         pool(
             namespace=namespace,
@@ -89,7 +131,27 @@ async def test_every_field_survives_and_neither_quiet_nor_a_restart_writes(
             assert of_pool["tiers"][0]["ttft"] == {"p50Ms": 100, "p99Ms": 1000}
             assert of_pool["tenants"][0]["sharePercent"] == 100
             assert of_tenant["refusedSummary"] == "4 queue_full"
-            assert of_tenant["lastRefusal"]["reason"] == "queue_full"
+            assert of_tenant["lastRefusal"]["reason"] == "rate_limited"
+            assert of_tenant["lastRefusal"]["limit"] == "rpm"
+            assert of_tenant["limitSummary"] == "rpm 97%"
+            assert of_tenant["limits"] == [LIMIT]
+            (refused,) = of_pool["refusedTenants"]
+            assert (refused["refused"], refused["why"]) == (4, "4 queue_full")
+            for row, pools in ((of_pool["tiers"][0], {}), (of_tier, {"pool": f"{namespace}/chat"})):
+                assert row["objectives"] == [OBJECTIVE | pools]
+                assert row["kv"] == {"heldBlocks": 120, "quotaBlocks": 100, "borrowedBlocks": 20}
+                told = (row["draftAcceptancePercent"], row["preemptions"], row["vftSkewFlagged"])
+                assert told == (64, 3, 2)
+                assert row["endToEnd"] == row["interToken"] == {"p50Ms": 100, "p99Ms": 1000}
+            for kind, name, where in (
+                ("ServingPool", "chat", namespace),
+                ("TenantTier", "quiet0", None),
+            ):
+                missed = await cluster.condition_becomes(
+                    kind, name, where, "SLOMet", "False", "ObjectiveMissed"
+                )
+                assert "98.7 percent within 2 s" in missed
+                await cluster.condition_becomes(kind, name, where, "Ready", "True")
             assert of_tenant["pools"] == [f"{namespace}/chat"]
             assert (of_tier["queued"], of_tier["worstPool"]) == (2, f"{namespace}/chat")
             await cluster.quiet()
