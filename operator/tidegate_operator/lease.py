@@ -40,6 +40,12 @@ class LeaseTiming:
     renew_deadline: float = 10.0
     retry: float = 2.0
 
+    @property
+    def attempt(self) -> float:
+        """The longest that one attempt may take: a server that is slow, but answers, loses nobody
+        the Lease, and after one that does not there is time for another."""
+        return max(self.retry, self.renew_deadline / 2)
+
 
 class Elector:
     """One candidate for one Lease."""
@@ -105,7 +111,7 @@ class Elector:
     async def _attempt(self, longest_seconds: float = math.inf) -> bool:
         """One try to take or renew; whether the Lease is ours now."""
         try:
-            async with asyncio.timeout(min(longest_seconds, max(self._timing.retry, 1.0))):
+            async with asyncio.timeout(min(longest_seconds, self._timing.attempt)):
                 return await self._try()
         except (KubeError, TimeoutError) as error:
             log.warning("Lease: %s", str(error) or type(error).__name__)

@@ -146,6 +146,12 @@ async def test_a_server_that_never_answers_is_a_failed_renewal() -> None:
         await within(holding)
 
 
+def test_a_slow_server_loses_nobody_the_lease_and_a_silent_one_leaves_time_to_ask_again() -> None:
+    timing = LeaseTiming(duration=15.0, renew_deadline=10.0, retry=2.0)
+    assert timing.attempt > 2 * timing.retry
+    assert 2 * timing.attempt <= timing.renew_deadline
+
+
 async def test_a_holder_that_sees_another_name_stops_at_once() -> None:
     leases, clock = Leases(), Clock()
     holder, thief = elector(leases, "a", clock), elector(leases, "b", clock)
