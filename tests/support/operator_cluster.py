@@ -260,13 +260,20 @@ class OperatorCluster:
             path.write_text(yaml.safe_dump(content))
         return path
 
+    def forget_operator_credentials(self) -> None:
+        """Its account was made anew, so that the old token is worth nothing."""
+        (self._folder / "operator.kubeconfig").unlink(missing_ok=True)
+
     @contextlib.asynccontextmanager
-    async def operator(self, **settings: Any) -> AsyncIterator[Process]:
-        """One operator that runs while the context lasts, and must end without a failure."""
+    async def operator(
+        self, kubeconfig: Path | None = None, **settings: Any
+    ) -> AsyncIterator[Process]:
+        """One operator that runs while the context lasts, and must end without a failure; by
+        ``kubeconfig`` it may be led to the API server by another way."""
         chosen = Settings(
             **(QUICK | {"leader_election": False, "identity": "test"} | settings),
         )
-        configuration = await load_configuration(str(self.kubeconfig_of_operator()))
+        configuration = await load_configuration(str(kubeconfig or self.kubeconfig_of_operator()))
         process, stop = Process(chosen, configuration, Metrics()), asyncio.Event()
         async with Kube(configuration) as kube:
             task = asyncio.create_task(process.run(kube, stop))
