@@ -306,7 +306,9 @@ class Dispatcher:
         queued = [
             ticket
             for ticket in self._tickets.values()
-            if ticket.state is TicketState.QUEUED and ticket.request.whole is None
+            if ticket.state is TicketState.QUEUED
+            and ticket.request.whole is None
+            and not ticket.stays
         ]
         newest = {ticket.request.id for ticket in queued[-requests:]}
         return self.refuse_queued(Outcome.HANDED_BACK, lambda t: t.request.id in newest)

@@ -31,6 +31,8 @@ from tidegate_sidecar.flags import SettingsError
 log = logging.getLogger("tidegate.sidecar")
 
 IDENTITY_HEADER = "x-tidegate-identity"
+STAYS_HEADER = "x-tidegate-stays"
+"""Set by a router: the request has been handed back often enough, and waits where it is."""
 LIFETIME_SECONDS = 30.0
 """From the signature to the sidecar: a hop, and what two clocks differ by."""
 MIN_SECRET_BYTES = 32

@@ -27,7 +27,7 @@ from tidegate_sidecar.engine_connection import EngineCut
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.exact_size import decided
 from tidegate_sidecar.forward import UsageNotTold, require_usage_known, send, upstream_error
-from tidegate_sidecar.identity_keys import require_body
+from tidegate_sidecar.identity_keys import STAYS_HEADER, require_body
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
 from tidegate_sidecar.models_route import MODELS_PATH, models_answer
@@ -133,6 +133,7 @@ class Proxy(TenantsPort):
         (ticket,) = await self._submit(request, stage, in_force, identity, scheduled)
         ticket.trace = stage.trace
         ticket.role_event = endpoint is CHAT
+        ticket.stays = identity.body_sha256 is not None and STAYS_HEADER in request.headers
         with ticket:
             kept = scheduled.truncate_to_tokens
             if kept is not None and not endpoint.truncates:

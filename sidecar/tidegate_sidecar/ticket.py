@@ -73,6 +73,7 @@ class Ticket:
         "role_event",
         "sent",
         "state",
+        "stays",
         "step",
         "step_tokens",
         "stream",
@@ -91,6 +92,8 @@ class Ticket:
         self.refusal: ApiError | None = None
         self.request = request
         self.key_sha256 = key_sha256
+        self.stays = False
+        """It is not handed back from the queue."""
         self.sent = False
         """The engine may have begun to work on it."""
         self.opaque = False

@@ -40,7 +40,7 @@ from tidegate_sidecar.engine import EngineUnreachable, Exchange
 from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.errors import DROPPED_REASON_HEADER, ApiError
 from tidegate_sidecar.estimate import Estimator
-from tidegate_sidecar.identity_keys import IDENTITY_HEADER, IdentityKeys
+from tidegate_sidecar.identity_keys import IDENTITY_HEADER, STAYS_HEADER, IdentityKeys
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.parts import MAX_ANSWER_BYTES
 from tidegate_sidecar.passage import Passage
@@ -58,6 +58,7 @@ GROUP_HEADER = "x-tidegate-engine-group"
 """Of an answer: the engine group that served it, where that is not its tier's home."""
 AFFINITY_PREFIX_CHARACTERS = 512
 MAX_HAND_BACKS = 8
+"""Of one request; then it waits where it is."""
 _REFUSED_BY_POD = frozenset(
     HTTP_ERRORS[outcome].dropped_reason for outcome in (Outcome.DRAINING, Outcome.NO_ENGINE)
 )
@@ -244,6 +245,8 @@ class Edge(TenantsPort):
         headers[IDENTITY_HEADER] = self._keys.sign(
             forwarded.identity, forwarded.id, forwarded.raw or b"", time.time()
         )
+        if forwarded.hand_backs >= MAX_HAND_BACKS:
+            headers[STAYS_HEADER] = "1"
         stage.forwarded = True
         trial = pod.breaker.sent(now)
         try:

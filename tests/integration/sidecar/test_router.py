@@ -20,7 +20,7 @@ from support.certificates import self_signed
 from support.fake_engine import until
 from support.faulty_engine import DONE, chat_chunk
 from support.faulty_upstream import event_stream, reset, stall
-from support.router_fleet import Fleet, write_secrets
+from support.router_fleet import SEATS, Fleet, write_secrets
 from support.sidecar import (
     ALICE,
     BOB,
@@ -210,6 +210,30 @@ async def test_a_new_pod_gets_half_of_what_waits_on_the_other(
     assert sum(served) == 60, "each was served once"
     assert served[1] >= 25
     assert fleet.router.pods.handed_back >= 25
+
+
+async def test_what_was_handed_back_often_enough_waits_where_it_is(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate_sidecar.router.edge.MAX_HAND_BACKS", 2)
+    release = asyncio.Event()
+
+    async def held(number: int) -> None:
+        await release.wait()
+
+    engine, pod = fleet.pods[0]
+    engine.script = event_stream([chat_chunk("late"), DONE], between=held)
+    dispatcher = pod.runtime.dispatcher
+
+    def queued() -> int:
+        return dispatcher.scheduler.queued() if dispatcher.scheduler else 0
+
+    asked = [asyncio.create_task(fleet.answered(stream=True)) for _ in range(SEATS + 1)]
+    for handed_back in (1, 1, 0):
+        await until(lambda: engine.busy == SEATS and queued() == 1)
+        assert dispatcher.hand_back(1) == handed_back
+    release.set()
+    assert set(await asyncio.gather(*asked)) == {200}
 
 
 def write_certificate(folder: Path, name: str) -> None:
