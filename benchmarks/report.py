@@ -11,6 +11,7 @@ import argparse
 import json
 import operator
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
+FILE_COLUMNS = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,8 @@ def benchmark(
     if options is not None:
         options(parser)
     arguments = parser.parse_args()
-    console = Console()
+    # a file's width is nobody's: tables are not folded there
+    console = Console(width=None if sys.stdout.isatty() else FILE_COLUMNS)
     figures = measure(arguments, console)
     console.print(figures_table(name, figures))
     if arguments.json is not None:
