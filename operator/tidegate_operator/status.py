@@ -14,7 +14,7 @@ from tidegate.scheduling.contracts import FALLBACK_GROUP
 from tidegate_operator import names
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.api.serving_pool import ServingPool
-from tidegate_operator.api.status import MAX_POOLS
+from tidegate_operator.api.status import MAX_POOLS, MAX_TENANT_POOLS
 from tidegate_operator.autoscale.pool_scaler import PoolScaler
 from tidegate_operator.autoscale.status import scaling_finding, scaling_status
 from tidegate_operator.conditions import merge_conditions, said_before
@@ -195,8 +195,8 @@ def tenant_state_status(
     ready = _tenant_ready(verdict, pools)
     return {
         "observedGeneration": verdict.generation,
-        "pools": list(pools[:MAX_POOLS]),
-        "addresses": list(urls[:MAX_POOLS]),
+        "pools": list(pools[:MAX_TENANT_POOLS]),
+        "addresses": list(urls[:MAX_TENANT_POOLS]),
         "conditions": merge_conditions(
             old.get("conditions") or [],
             [*verdict.findings, ready],

@@ -19,10 +19,12 @@ from prometheus_client import generate_latest
 from support.faulty_engine import FaultyEngine
 from support.prometheus import Prometheus, backfill_burn, running_prometheus, until_true
 from support.sidecar import SidecarUnderTest, policy_document, sidecar_under_test
+from tidegate_operator.api.figures import Measured
 from tidegate_operator.autoscale.prometheus import Told, ask
 from tidegate_operator.autoscale.signals import Burn
 from tidegate_operator.metrics import Metrics
-from tidegate_operator.slo import rule_groups
+from tidegate_operator.slo import budget_reader, rule_groups
+from tidegate_operator.slo.promises import promises_of
 from tidegate_operator.slo.rules import BUDGET_ALERT
 
 from tidegate.scheduling.contracts import SloMetric, SloObjective, TierPolicy
@@ -69,10 +71,28 @@ async def test_burn_rates_and_alerts_as_a_real_prometheus_has_them(
             other = await ask(session, prometheus.address, "team-a/other", TIERS, time.time())
             assert "has no series" in str(other.burns)
             assert other.alerts == other.burns
+            await a_budget_is_overspent(session, prometheus)
             late = await ask(session, prometheus.address, POOL, TIERS, time.time() + 3600)
             assert "too old" in str(late.burns)
         gone = await asked()
+        silent = await budget_reader.ask(session, prometheus.address, POOL)
+        assert "does not answer" in str(silent)
         assert "does not answer" in str(gone.burns)
+
+
+async def a_budget_is_overspent(session: aiohttp.ClientSession, prometheus: Prometheus) -> None:
+    """As a pool's status and its condition SLOMet have it."""
+
+    async def left() -> budget_reader.Budgets | None:
+        found = await budget_reader.ask(session, prometheus.address, POOL)
+        return found if not isinstance(found, str) and found else None
+
+    budgets = await until_true(left, "a recorded budget")
+    (promise,) = promises_of(POOL, TIERS, {}, budgets)
+    assert (promise.met, promise.measured) == (False, Measured.WINDOW)
+    assert promise.budget_left_percent is not None
+    assert promise.budget_left_percent < 0
+    assert await budget_reader.ask(session, prometheus.address, "team-a/other") == {}
 
 
 @pytest.mark.parametrize(

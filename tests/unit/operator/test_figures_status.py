@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 from tidegate_operator import api
+from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
+from tidegate_operator.api.limits import MAX_RATE_LIMITS
+from tidegate_operator.api.status import MAX_TENANT_POOLS
 from tidegate_operator.figures import PoolFigures, Reading, pool_figures
 from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
+from tidegate_operator.findings import MESSAGE_LIMIT, Finding
 from tidegate_operator.json_merge import without_nulls
+from tidegate_operator.judge import TenantVerdict
 from tidegate_operator.slo.promises import promises_of
+from tidegate_operator.status import tenant_state_status
 
 from tidegate.scheduling.contracts import (
     Histogram,
@@ -214,3 +220,25 @@ def test_the_largest_pool_fits_and_the_api_takes_it() -> None:
     api.TenantTierStatus.model_validate(of_tier)
     of_tenant = without_nulls(tenant_figures(f"{name}0007", {"a/b": found}))
     api.TenantStatus.model_validate(of_tenant)
+
+
+def test_a_tenant_of_a_hundred_pools_fits() -> None:
+    """All names as long as they may be, all limits used, everything said that can be."""
+    pools = [f"{'n' * 63}/{'p' * 37}{i:03}" for i in range(100)]
+    urls = [f"https://{'p' * 37}{i:03}-{'g' * 22}.{'n' * 63}.svc:8000" for i in range(100)]
+    said = tuple(
+        Finding(kind, ConditionStatus.FALSE, Reason.KEY_CONFLICT, "m" * MESSAGE_LIMIT)
+        for kind in (ConditionType.ACCEPTED, ConditionType.RESOLVED_REFS)
+    )
+    verdict = TenantVerdict("a/x", "a", 1, None, None, None, None, (), said)
+    uses = tuple(
+        LimitUse(f"{'l' * 60}{i:02}", LimitWindow.MONTH, 10**9, 10**9, 10**12, 10**12)
+        for i in range(2 * MAX_RATE_LIMITS)
+    )
+    now = sidecar(TierStatus("t0"), tenants=(tenant(limits=uses),))
+    status = tenant_state_status({}, verdict, pools, 1e9, urls) | without_nulls(
+        tenant_figures("a/x", {"a/b": figures((now, now))})
+    )
+    api.TenantStatus.model_validate(status)
+    assert len(status["pools"]) == len(status["addresses"]) == MAX_TENANT_POOLS
+    assert len(json.dumps(status)) < 32_000
