@@ -43,9 +43,10 @@ class LiveRouter:
 
 
 async def apply_router(
-    run: PoolChildren, pool: ServingPool, children: RouterChildren, *, monitored: bool
+    run: PoolChildren, pool: ServingPool, children: RouterChildren
 ) -> LiveRouter | None:
-    """Bring it to its spec; None where there is none for what the run's faults say."""
+    """Bring it to its spec, but for its PodMonitor; None where there is none for what the run's
+    faults say."""
     if (fault := await _tls_fault(run, pool)) is not None:
         run.faults.append(fault)
     desired = (
@@ -57,8 +58,6 @@ async def apply_router(
     )
     for kind, child in zip(_BESIDE, desired, strict=True):
         await run.apply(kind, child)
-    if monitored:
-        await run.apply(POD_MONITOR, children.pod_monitor)
     live = await run.get(DEPLOYMENT, children.deployment["metadata"]["name"])
     plan = plan_rollout(children.deployment, live, (), _digest(pool, children.deployment))
     found = await run.apply_pods(DEPLOYMENT, plan, live, "spec.router")

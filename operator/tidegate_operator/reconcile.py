@@ -59,7 +59,7 @@ from tidegate_operator.pool_children import PoolChildren, owns
 from tidegate_operator.pool_router import LiveRouter, apply_router, remove_router
 from tidegate_operator.pool_secrets import admin_token, pod_keys
 from tidegate_operator.pool_state import pod_state
-from tidegate_operator.render import policy_secrets, render_children
+from tidegate_operator.render import Children, policy_secrets, render_children
 from tidegate_operator.render.router import RouterChildren
 from tidegate_operator.rollout_plan import running_sidecar_image
 from tidegate_operator.routing import (
@@ -240,7 +240,7 @@ class Reconciler:
             await run.apply(SERVICE, children.headless_service)
             service = await run.apply(SERVICE, children.service, service)
             await run.apply(NETWORK_POLICY, children.network_policy)
-            await self._monitoring(run, pool, compiled.policy, children.pod_monitor)
+            await self._monitoring(run, pool, compiled.policy, children)
             router = await self._router(run, pool, children.router, route)
             applied = {
                 group.name: found
@@ -300,20 +300,21 @@ class Reconciler:
         route: Route,
     ) -> LiveRouter | None:
         """Bring the router to what the pool wants, once no client comes by one that goes."""
-        monitored = self._world.serves(POD_MONITOR)
         if children is not None:
-            return await apply_router(run, pool, children, monitored=monitored)
+            return await apply_router(run, pool, children)
         if not route.has_router:
-            await remove_router(run, monitored=monitored)
+            await remove_router(run, monitored=self._world.serves(POD_MONITOR))
         return None
 
     async def _monitoring(
-        self, run: PoolChildren, pool: ServingPool, policy: Policy, pod_monitor: Json
+        self, run: PoolChildren, pool: ServingPool, policy: Policy, children: Children
     ) -> None:
         """What the Prometheus operator reads, where the cluster has its kinds."""
         try:
             if self._world.serves(POD_MONITOR):
-                await run.apply(POD_MONITOR, pod_monitor)
+                await run.apply(POD_MONITOR, children.pod_monitor)
+                if children.router is not None:
+                    await run.apply(POD_MONITOR, children.router.pod_monitor)
             if self._world.serves(PROMETHEUS_RULE):
                 observability = pool.spec.observability
                 labels = (observability and observability.rule_labels) or {}

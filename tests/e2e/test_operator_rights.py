@@ -30,6 +30,7 @@ TIERS: dict[str, dict[str, Any]] = {
     "gold": {"slo": {"objectives": [{"metric": "TimeToFirstToken", "target": "5s", "ratio": "99"}]}}
 }
 MONITORING = {"podmonitors": "PodMonitor", "prometheusrules": "PrometheusRule"}
+GROUP_CHILDREN = ("statefulset/pool-gone", "service/pool-gone", "pdb/pool-gone")
 KEYS_OF_A_TENANT = 32
 
 
@@ -43,8 +44,10 @@ class Right(NamedTuple):
 
 @pytest.fixture
 def scene(cluster: Cluster) -> Iterator[Scene]:
-    """A pool with a promise, where the Prometheus operator's kinds are meanwhile."""
-    scene = Scene(cluster, NAMESPACE, TIERS, {"a": {"tier": "gold"}})
+    """A pool of two engine groups and a promise, beside the Prometheus operator's kinds."""
+    groups = {"engineGroups": [{"name": "kept"}, {"name": "gone"}]}
+    tenants = {"a": {"tier": "gold"}}
+    scene = Scene(cluster, NAMESPACE, TIERS, tenants, replicas=2, pool_spec=groups)
     cluster.apply(*map(monitoring_kind, MONITORING))
     try:
         scene.up()
@@ -98,15 +101,17 @@ def many_tenants() -> list[dict[str, Any]]:
 
 
 def test_what_was_needed_once_is_taken_away(scene: Scene) -> None:
-    """A rule without a promise and a shard without tenants."""
+    """A router and a group that nobody wants any more, a rule without a promise, a shard without
+    tenants."""
     cluster = scene.cluster
 
     def there(what: str) -> bool:
         return cluster.try_kubectl("get", what, "-n", NAMESPACE).returncode == 0
 
+    assert all(map(there, GROUP_CHILDREN))
     cluster.until("a PrometheusRule", lambda: there("prometheusrule/pool"), 90)
     cluster.until("a PodMonitor", lambda: there("podmonitor/pool"), 30)
-    scene.pool_spec = {"observability": {"ruleLabels": {"release": "prometheus"}}}
+    scene.pool_spec |= {"observability": {"ruleLabels": {"release": "prometheus"}}}
     cluster.apply(scene.pool())
 
     def labelled() -> bool:
@@ -115,13 +120,23 @@ def test_what_was_needed_once_is_taken_away(scene: Scene) -> None:
         )
 
     cluster.until("the label", labelled, 30)
+    labels = scene.pool_spec
+    scene.pool_spec = labels | {"router": {"replicas": 1}}
+    cluster.apply(scene.pool())
+    cluster.until("the router's PodMonitor", lambda: there("podmonitor/pool-router"), 60)
+    scene.pool_spec = labels
+    cluster.apply(scene.pool())
+    cluster.until("no router", lambda: not there("deployment/pool-router"), 60)
+    assert not there("podmonitor/pool-router")
     cluster.apply(*many_tenants())
     cluster.until("a second shard", lambda: there("secret/pool-policy-1"), 60)
     cluster.kubectl("delete", "tenants.tidegate.io", "-n", NAMESPACE, "-l", "many=yes")
     cluster.until("one shard", lambda: not there("secret/pool-policy-1"), 60)
-    scene.tiers = {"gold": {}}
+    scene.tiers, scene.replicas = {"gold": {}}, 1
+    scene.pool_spec |= {"engineGroups": [{"name": "kept"}]}
     cluster.apply(*scene.objects())
     cluster.until("no PrometheusRule", lambda: not there("prometheusrule/pool"), 60)
+    cluster.until("nothing of the group", lambda: not any(map(there, GROUP_CHILDREN)), 120)
 
 
 def test_no_right_of_the_operator_is_unused(
