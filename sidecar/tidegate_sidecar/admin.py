@@ -17,10 +17,11 @@ import asyncio
 from aiohttp import web
 
 from tidegate.scheduling.contracts import POLICY_VERSION, dumps
-from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, token_guard
+from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, serves, token_guard
 from tidegate_sidecar.engine_watch import EngineWatch
 from tidegate_sidecar.explain import explain_request, explain_tenant
 from tidegate_sidecar.exposition import exposition
+from tidegate_sidecar.openapi import sidecar_document
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.status import status_of
 
@@ -43,6 +44,8 @@ class Admin:
         """The aiohttp application."""
         guard = token_guard(self._runtime.settings.admin_token_file, _OPEN)
         app = web.Application(client_max_size=MAX_BUNDLE_BYTES, middlewares=[guard])
+        document = sidecar_document(MAX_PODS, MAX_HANDED_BACK)
+        app.router.add_get("/openapi.json", serves(document))
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import orjson
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
@@ -35,6 +37,16 @@ def token_guard(token_file: Path | None, open_paths: frozenset[str]) -> Middlewa
         return await handler(request)
 
     return guard
+
+
+def serves(document: Mapping[str, Any]) -> Handler:
+    """Answers with this document."""
+    body = orjson.dumps(document)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, content_type="application/json")
+
+    return answer
 
 
 async def put_policy(governed: Governed, request: web.Request) -> web.Response:

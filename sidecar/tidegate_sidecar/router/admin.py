@@ -10,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tidegate.scheduling.contracts import FALLBACK_GROUP, POLICY_VERSION
 from tidegate.scheduling.outcomes import Outcome
-from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, token_guard
+from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, serves, token_guard
+from tidegate_sidecar.openapi import router_document
 from tidegate_sidecar.router.groups import Placement
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class RouterAdmin:
         """The aiohttp application."""
         guard = token_guard(self._router.settings.admin_token_file, _OPEN)
         app = web.Application(client_max_size=MAX_BUNDLE_BYTES, middlewares=[guard])
+        app.router.add_get("/openapi.json", serves(router_document()))
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
