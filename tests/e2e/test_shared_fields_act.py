@@ -4,6 +4,8 @@ counts of rate limits among pods, and the spans of requests with a collector."""
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,13 @@ from support.e2e_cluster import Scene, condition
 from support.redis_server import RedisServer, redis_server
 from support.tenant_client import Sent, TenantClient
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 NAMESPACE = "e2e-shared"
 LIMIT = 4
+SECRET = "shared-state"
+PASSWORD = "not-for-the-policy"
+REPLACED_SECONDS = 150
 WAIT_SECONDS = 60
 ENGINE = {
     "image": "vllm/vllm-openai:v0.32.0",
@@ -64,12 +69,17 @@ def scene(make_scene: Callable[..., Scene]) -> Scene:
 
 async def test_what_is_shared_and_sent_away(scene: Scene, tmp_path: Path) -> None:
     """One pool and one test: what takes long is the pods."""
-    addresses = sorted(pod["status"]["podIP"] for pod in scene.pods())
-    first, second = (f"http://{address}:8000" for address in addresses)
+    first, second = endpoints(scene)
     await a_group_shares_the_prefix_cache(scene, first)
     await spans_come_while_a_collector_is_named(scene, first)
-    with redis_server(tmp_path) as server:
+    with redis_server(tmp_path, password=PASSWORD) as server:
         await pods_count_in_one_server(scene, server, first, second)
+
+
+def endpoints(scene: Scene) -> list[str]:
+    """Of each pod by itself."""
+    living = (pod for pod in scene.pods() if "deletionTimestamp" not in pod["metadata"])
+    return sorted(f"http://{pod['status']['podIP']}:8000" for pod in living)
 
 
 async def send(
@@ -146,7 +156,8 @@ async def spans_come_while_a_collector_is_named(scene: Scene, endpoint: str) -> 
 async def pods_count_in_one_server(
     scene: Scene, server: RedisServer, first: str, second: str
 ) -> None:
-    """A limit that was used up on one pod: the other serves its own part of it, or nothing."""
+    """A limit that was used up on one pod: the other serves its own part of it, or nothing. The
+    server asks for a password: without ``secretRef`` it is as if there were none, and is said."""
     until = scene.cluster.until
 
     def missing() -> dict[str, Any]:
@@ -160,14 +171,57 @@ async def pods_count_in_one_server(
     await send(scene, first, "apart", LIMIT)
     assert None in {sent.code for sent in await send(scene, second, "apart", LIMIT)}
 
-    await asyncio.to_thread(scene.change, sharedState={"address": server.address})
-    await asyncio.to_thread(until, "both pods at the server", both, WAIT_SECONDS)
+    def cut_off() -> bool:
+        return missing().get("reason") == "SharedStateUnavailable"
+
+    shared: dict[str, Any] = {"address": server.address}
+    await asyncio.to_thread(scene.change, sharedState=shared)
+    await asyncio.to_thread(until, "SharedStateUnavailable", cut_off, WAIT_SECONDS)
+    assert "pod pool-" in missing()["message"]
+    scene.cluster.apply(password_secret(scene))
+    shared["secretRef"] = {"name": SECRET, "key": "password"}
+    await asyncio.to_thread(scene.change, sharedState=shared)
+    await asyncio.to_thread(until, "both new pods at the server", both, REPLACED_SECONDS)
+    await asyncio.to_thread(until, "both pods ready", scene.ready, WAIT_SECONDS)
+    first, second = endpoints(scene)
     served = [sent.code for sent in await send(scene, first, "together", LIMIT)]
-    refused = [sent.code for sent in await send(scene, second, "together", LIMIT)]
-    assert (served, refused) == ([None] * LIMIT, ["rate_limit_exceeded"] * LIMIT)
+    refused = await send(scene, second, "together", LIMIT)
+    assert served == [None] * LIMIT
+    assert [sent.code for sent in refused] == ["rate_limit_exceeded"] * LIMIT
+    await asyncio.to_thread(it_is_explained, scene, str(refused[0].request_id))
     assert counted(scene, server, "together") == LIMIT
     assert counted(scene, server, "apart") == 0
     await asyncio.to_thread(until, "no SharedStateMissing", lambda: not missing(), WAIT_SECONDS)
+
+
+def it_is_explained(scene: Scene, request: str) -> None:
+    """Which limit refused the request, and how full its tenant's is, from all over the cluster."""
+
+    def explained(what: str) -> str:
+        command = [sys.executable, "-c", "from tidegate.cli.main import main; main()"]
+        kubeconfig = next(a for a in scene.cluster.kubectl_command if "--kubeconfig=" in a)
+        done = subprocess.run(
+            [*command, "explain", what, kubeconfig],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "rate_limited by limit calls, told to retry after" in explained(request)
+    told = explained(f"{scene.namespace}/together")
+    assert f"limit calls (per Hour): {LIMIT} of {LIMIT} requests" in told
+
+
+def password_secret(scene: Scene) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": SECRET, "namespace": scene.namespace},
+        "stringData": {"password": PASSWORD},
+    }
 
 
 def subscribers(server: RedisServer) -> int:
