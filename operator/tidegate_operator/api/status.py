@@ -48,7 +48,7 @@ class ConditionedStatus(ApiModel):
         "Accepted: the spec is valid and takes effect. Ready: the summary; False only for what a "
         "person must mend, Unknown while in progress.",
         unset="not looked at yet",
-        max_length=16,
+        max_length=24,
         map_key="type",
     )
 
