@@ -14,6 +14,7 @@ NAMES = [
     "fidelity",
     "gate",
     "incidents",
+    "isolation",
     "node",
     "prefill",
     "proxy",
