@@ -8,8 +8,6 @@ generations, or policy and keys of different ones, are refused whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from tidegate.scheduling.contracts import (
@@ -18,6 +16,7 @@ from tidegate.scheduling.contracts import (
     KeySet,
     Policy,
     loads,
+    merge_key_shards,
     merge_shards,
 )
 
@@ -49,22 +48,3 @@ def _documents(path: Path, prefix: str = "policy") -> list[Path]:
     if not found:
         raise ContractError(f"{path}: no {prefix}*.json in it")
     return found
-
-
-def merge_key_shards(shards: Sequence[KeySet]) -> KeySet:
-    """The keys of a complete set of shards; ContractError where it is mixed or has gaps."""
-    ordered = sorted(shards, key=lambda keys: keys.shard.index if keys.shard else 0)
-    first = ordered[0]
-    count = first.shard.count if first.shard else 1
-    places = [keys.shard.index if keys.shard else 0 for keys in ordered]
-    counts = {keys.shard.count if keys.shard else 1 for keys in ordered}
-    generations = {keys.generation for keys in ordered}
-    if places != list(range(count)) or counts != {count} or len(generations) != 1:
-        raise ContractError(
-            f"key shards {places} of {sorted(counts)} with generations {sorted(generations)} "
-            "are not one complete set"
-        )
-    merged: dict[str, str] = {}
-    for keys in ordered:
-        merged.update(keys.keys)
-    return replace(first, keys=merged, shard=None)

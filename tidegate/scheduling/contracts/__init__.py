@@ -19,7 +19,7 @@ from tidegate.scheduling.contracts.explanation import (
     TierAhead,
     TierBefore,
 )
-from tidegate.scheduling.contracts.keys import KEYS_VERSION, Bundle, KeySet
+from tidegate.scheduling.contracts.keys import KEYS_VERSION, Bundle, KeySet, merge_key_shards
 from tidegate.scheduling.contracts.limits import (
     EngineLimits,
     Fairness,
@@ -219,5 +219,6 @@ __all__ = [
     "dumps",
     "encode",
     "loads",
+    "merge_key_shards",
     "merge_shards",
 ]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tidegate.scheduling.contracts.codec import ContractError, described
-from tidegate.scheduling.contracts.policy import Policy, Shard
+from tidegate.scheduling.contracts.policy import Policy, Shard, complete_set
 
 KEYS_VERSION = 1
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -29,6 +29,15 @@ class KeySet:
         for digest in self.keys:
             if not _SHA256.match(digest):
                 raise ContractError("keys: a name is not 64 lower-case hexadecimal digits")
+
+
+def merge_key_shards(shards: Sequence[KeySet]) -> KeySet:
+    """The keys of a complete set of shards; ContractError where it is mixed or has gaps."""
+    ordered = complete_set(shards, "key shards")
+    merged: dict[str, str] = {}
+    for each in ordered:
+        merged.update(each.keys)
+    return replace(ordered[0], keys=merged, shard=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
 from tidegate.scheduling.contracts.codec import ContractError, described
 from tidegate.scheduling.contracts.engine_group import EngineGroupPolicy, check_kv_pools
@@ -308,20 +309,46 @@ class Policy:
         )
 
 
-def merge_shards(shards: Sequence[Policy]) -> Policy:
-    """The whole policy of a complete set of shards; :class:`ContractError` where it is mixed."""
-    ordered = sorted(shards, key=lambda policy: policy.shard.index if policy.shard else 0)
-    if not ordered:
-        raise ContractError("no policy document")
-    first = ordered[0]
-    count = first.shard.count if first.shard else 1
-    places = [policy.shard.index if policy.shard else 0 for policy in ordered]
-    counts = {policy.shard.count if policy.shard else 1 for policy in ordered}
-    generations = {policy.generation for policy in ordered}
-    if places != list(range(count)) or counts != {count} or len(generations) != 1:
+class Sharded(Protocol):
+    """A document that may be one of a set."""
+
+    @property
+    def shard(self) -> Shard | None:
+        """Unset: it is whole."""
+
+    @property
+    def generation(self) -> int:
+        """The same in all of a set."""
+
+
+S = TypeVar("S", bound=Sharded)
+
+
+def complete_set(shards: Sequence[S], what: str = "shards") -> list[S]:
+    """The documents in their order; :class:`ContractError` where they are mixed or one is missing.
+
+    ``what`` they are, for the error.
+    """
+    ordered = sorted(shards, key=_place)
+    counts = {each.shard.count if each.shard else 1 for each in ordered}
+    places = [_place(each) for each in ordered]
+    generations = {each.generation for each in ordered}
+    if len(counts) != 1 or places != list(range(*counts)) or len(generations) != 1:
         raise ContractError(
-            f"shards {places} of {sorted(counts)} with generations {sorted(generations)} "
+            f"{what} {places} of {sorted(counts)} with generations {sorted(generations)} "
             "are not one complete set"
         )
+    return ordered
+
+
+def _place(document: Sharded) -> int:
+    return document.shard.index if document.shard else 0
+
+
+def merge_shards(shards: Sequence[Policy]) -> Policy:
+    """The whole policy of a complete set of shards; :class:`ContractError` where it is mixed."""
+    if not shards:
+        raise ContractError("no policy document")
+    ordered = complete_set(shards)
     tenants = tuple(tenant for policy in ordered for tenant in policy.tenants)
-    return replace(first, tenants=tenants, shard=None)
+    return replace(ordered[0], tenants=tenants, shard=None)
