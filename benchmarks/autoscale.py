@@ -8,8 +8,8 @@ hour. The engines are fakes of 16 seats that take a quarter of a second for a st
 measured is not how fast two cores are. By default only alerts are scaled by; `--signals` names
 others.
 
-What is lost on the way down is every request that was under way when the operator decided, or came
-later, and got no whole answer.
+Counted on the way down is every request that was under way when the operator decided, or came
+later, and got no whole answer: cut off, or refused before anything was done for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from support.e2e_cluster import Scene, condition
 
-from tidegate.load import LoadRun, Sample
+from tidegate.load import LoadRun, Sample, SampleState
 from tidegate.scheduling.contracts import (
     SCENARIO_VERSION,
     Arrival,
@@ -382,12 +382,18 @@ def figures(moments: Sequence[Moment], run: LoadRun, expected: float) -> list[Fi
         figure("steps up", len(ups), "", why="; ".join(moment.text for moment in ups)),
         figure("steps down", len(downs), "", why="; ".join(moment.text for moment in downs)),
         figure("steps up after the first down", reversed_steps(moments), "", Aim("<=", 0)),
-        figure(
-            "requests lost on the way down",
-            len(lost),
-            "",
-            Aim("<=", 0),
-            _told(lost) if shrinks else "it never shrank: counted from the surge's end",
+        *(
+            figure(
+                f"requests {name} on the way down",
+                len(some),
+                "",
+                Aim("<=", 0),
+                _told(some) if shrinks else "it never shrank: counted from the surge's end",
+            )
+            for name, some in (
+                ("cut off", [s for s in lost if s.state is not SampleState.REFUSED]),
+                ("refused", [s for s in lost if s.state is SampleState.REFUSED]),
+            )
         ),
     ]
 

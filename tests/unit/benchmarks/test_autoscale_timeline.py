@@ -68,23 +68,25 @@ def test_a_run_as_it_should_be(bench: Any) -> None:
         "steps up": 1,
         "steps down": 1,
         "steps up after the first down": 0,
-        "requests lost on the way down": 0,
+        "requests cut off on the way down": 0,
+        "requests refused on the way down": 0,
     }
     assert {one.met for one in found.values()} == {True, None}
 
 
 def test_what_goes_wrong_is_a_figure_too(bench: Any) -> None:
-    """One of the last requests breaks off, and the group grows again."""
+    """One of the last requests breaks off, one is refused, and the group grows again."""
     event = bench.Event
-    run = run_of(lambda t: 70 <= t < 520, lost=lambda t: t == 805.0)
+    run = run_of(lambda t: 70 <= t < 520 or t == 810.0, lost=lambda t: t == 805.0)
     found = figures(
         bench, run, (350, event.FIRES), (360, event.GROWS), (380, event.READY),
         (690, event.CLEARED), (800, event.SHRINKS), (900, event.GROWS),
     )  # fmt: skip
     assert found["pod Ready to promise kept again"].value == 140.0
     assert not found["pod Ready to promise kept again"].met
-    assert found["requests lost on the way down"].value == 1
-    assert found["requests lost on the way down"].why == "failed throttled"
+    assert found["requests cut off on the way down"].value == 1
+    assert found["requests cut off on the way down"].why == "failed throttled"
+    assert found["requests refused on the way down"].value == 1
     assert found["steps up after the first down"].value == 1
     assert not found["steps up after the first down"].met
 
