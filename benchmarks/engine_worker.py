@@ -4,7 +4,8 @@
 arguments of the engine. Each line of standard input is a run: a list of requests, for how long, and
 ``front``, a policy or null: with one, the sidecar's own scheduler and gates stand before the
 engine, as the sidecar has them, without HTTP. Each run is answered with one line that begins with
-``@``: when each request had its first token, tokens generated, preemptions.
+``@``: when each request had its first token, after how many steps T0's entered, tokens generated,
+preemptions, and what these made the engine compute again.
 
 Time is the processor time of this process's one thread, which stands still while something else has
 the core: arrivals are due on it, first tokens are noted on it. An idle engine skips to the next
@@ -56,6 +57,10 @@ class Sent:
     first_token: float | None = None
     ended: float | None = None
     seen: int = 0
+    due_step: int = 0
+    """The first that began after it was due."""
+    waited_steps: int | None = None
+    """From then on, before one computed any of it."""
 
 
 class Worker:
@@ -67,6 +72,8 @@ class Worker:
         self._runs = 0
         self._preemptions = self._lost_tokens = self._scheduled_tokens = 0
         self._plan_seconds = 0.0
+        self._steps = 0
+        self._live: dict[str, Sent] = {}
         self._watch()
 
     @property
@@ -84,6 +91,13 @@ class Worker:
         def scheduled(*arguments: Any) -> Any:
             output = schedule(*arguments)
             self._scheduled_tokens += output.total_num_scheduled_tokens
+            again = output.scheduled_cached_reqs
+            for name, computed in zip(again.req_ids, again.num_computed_tokens, strict=True):
+                if name in again.resumed_req_ids:  # found in the prefix cache
+                    self._lost_tokens -= computed
+            for new in output.scheduled_new_reqs:
+                if (one := self._live.get(_given(new.req_id))) is not None:
+                    one.waited_steps = self._steps - one.due_step
             return output
 
         if (steering := getattr(self._scheduler, "tidegate", None)) is not None:
@@ -112,13 +126,15 @@ class Worker:
         due, live = sorted(planned, key=lambda one: -one.at), {}
         self._preemptions = self._lost_tokens = self._scheduled_tokens = 0
         self._plan_seconds = 0.0
-        generated = steps = 0
+        generated = self._steps = 0
+        self._live = live
         while (now := clock.now()) < seconds and (due or live):
             while due and due[-1].at <= now:
                 one = due.pop()
+                one.due_step = self._steps
                 live[f"{one.name}.{self._runs}"] = one
                 if front is None:
-                    self._add(f"{one.name}.{self._runs}", one, prompts[one.name], steps)
+                    self._add(f"{one.name}.{self._runs}", one, prompts[one.name], self._steps)
                 else:
                     front.submit(f"{one.name}.{self._runs}", one, now)
             if front is not None:
@@ -128,15 +144,16 @@ class Worker:
                 clock.skip_to(due[-1].at if due else seconds)
                 continue
             generated += self._step(clock, live, front)
-            steps += 1
+            self._steps += 1
         told = {
             "seconds": clock.now(),
             "generated": generated,
             "preemptions": self._preemptions,
             "lost_tokens": self._lost_tokens,
             "scheduled_tokens": self._scheduled_tokens,
-            "steps": steps,
+            "steps": self._steps,
             "plan_seconds": self._plan_seconds,
+            "waited_steps": [one.waited_steps for one in planned if one.tier == "t0"],
             "first_token": {one.name: one.first_token for one in planned},
             "ended": sum(one.ended is not None for one in planned),
             "failures": self._failures(),
@@ -183,6 +200,12 @@ class Worker:
     def _failures(self) -> int:
         steering = getattr(self._scheduler, "tidegate", None)
         return steering.counters.failures.total() if steering is not None else 0
+
+
+def _given(engine_name: str) -> str:
+    """The name that a request was added by; vLLM appends a random part to it."""
+    name, _, run = engine_name.rpartition(".")
+    return f"{name}.{run.partition('-')[0]}"
 
 
 def _prompt(one: Sent) -> list[int]:
