@@ -4,6 +4,11 @@ What our requests hold is counted here at once: each its prompt, and one token a
 sequence that runs. The engine's own figure (used, 0..1) comes late and seldom, but says what that
 count is worth: capacity = held and prefilled / used at the time of a reading, in the same measure,
 so that shared prefixes and speculation are in it. Between readings the count goes on.
+
+A reading may be of another moment (what has just ended is still in it) or of somebody else's
+requests. So nothing is concluded while nothing of ours is in the engine; and an engine that is all
+but empty while we count it half full has taught us a capacity that is none: it is forgotten. Else
+it would stay, as one request at a time never fills what could be measured again.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 FULL_RATIO = 0.98
 _MEASURABLE_RATIO = 0.05
 """Below it the quotient is noise."""
+_BELIEVED_RATIO = 0.5
 _PROMPTS_OVER = 16
 
 
@@ -69,8 +75,14 @@ class EngineKv:
         what they held, so that the quotient would be too high.
         """
         self.known = used_ratio is not None
-        if used_ratio is not None and used_ratio >= _MEASURABLE_RATIO and not preempted:
-            filled_tokens = max(1, self.held_tokens - unfilled_tokens)
+        filled_tokens = self.held_tokens - unfilled_tokens
+        if used_ratio is None or filled_tokens <= 0:
+            return
+        if used_ratio < _MEASURABLE_RATIO:
+            capacity = self._capacity_tokens
+            if capacity is not None and filled_tokens > _BELIEVED_RATIO * capacity:
+                self._capacity_tokens = None
+        elif not preempted:
             self._capacity_tokens = filled_tokens / min(used_ratio, 1.0)
 
     @property

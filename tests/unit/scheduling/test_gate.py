@@ -284,3 +284,28 @@ def test_a_prompt_in_chunks_is_not_late_for_its_chunks(chunk: int | None, narrow
         gate.started(f"r{number}", 0.0)
         gate.ended(f"r{number}", 0.0)
     assert (gate.window < before) is narrows
+
+
+def run_one(gate: Gate, name: str) -> None:
+    gate.dispatched(name, 1, 100, 0.0)
+    gate.started(name, 0.0)
+
+
+@pytest.mark.parametrize("ours", [0, 1])
+def test_kv_that_is_held_by_others_or_by_what_ended_teaches_no_capacity_for_good(ours: int) -> None:
+    """One at a time, for ever, was what a single such reading led to."""
+    gate = Gate(EngineLimits(16, 2048), 0.0)
+    for number in range(ours):
+        run_one(gate, f"first{number}")
+    gate.engine_metrics(16, 50, 0.4, 0.0)  # full of somebody else's requests, and they wait
+    gate.engine_metrics(16, 0, 0.4, 0.1)
+    for number in range(ours):
+        gate.ended(f"first{number}", 0.2)
+    admitted = 0
+    for number in range(8):
+        if gate.is_open():
+            run_one(gate, f"r{number}")
+            admitted += 1
+        gate.step(1.0 + number, True)
+        gate.engine_metrics(admitted, 0, 0.01 * admitted, 1.0 + number)
+    assert admitted >= 7
