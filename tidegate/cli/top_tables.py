@@ -102,7 +102,9 @@ def tenant_table(
     )
     for claimed, tenant, status in rows:
         ready, known = _condition(tenant, "Ready"), "queued" in status
-        last = _refusal(status.get("lastRefusal"), now)
+        # Its own status is older than the pools': it may not know yet that it was refused.
+        told = known and ("lastRefusal" in status or _name(tenant) not in refused)
+        last = _refusal(status.get("lastRefusal"), now) if told else UNKNOWN
         table.add_row(
             escape(_name(tenant)),
             escape(claimed),
@@ -111,7 +113,7 @@ def tenant_table(
             _percent(status.get("sharePercent")),
             _time(_p99(status, "ttft")),
             escape(refused.get(_name(tenant), (0, "none" if known else UNKNOWN))[1]),
-            escape(last if known else UNKNOWN),
+            escape(last),
             "yes" if ready.get("status") == "True" else escape(ready.get("reason", UNKNOWN)),
         )
     return table

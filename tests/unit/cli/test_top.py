@@ -124,6 +124,8 @@ def test_a_tenants_load_and_refusals_are_the_pools_newer_ones() -> None:
     assert quiet == ["a/quiet", "paid", "0", "0", "-", "640 ms", "none", "none", "yes"]
     assert new == ["b/new", "paid", "-", "-", "-", "-", "-", "-", "-"]
     assert [row[0] for row in rows(tenant_table(TENANTS, [], NOW, "free"))] == ["a/noisy"]
+    late = TENANTS[1] | {"status": {"queued": 99}}
+    assert rows(tenant_table([late], [WELL], NOW))[0][7] == "-"
 
 
 class Cluster:
