@@ -18,10 +18,11 @@ A cache that is never hit is worth nothing, however much of it there is: batch p
 sends twice push out conversations that come back (in simulation, three 32K prompts a minute cost
 one conversation in 300 its history, and a cold history of 18K delays all behind it by a second). So
 only pools that were hit within ``cache_hold_seconds``, or are there no longer than that, have a
-cache to keep: the idea of a working set (Denning 1968), by pool. Nor has one of which
-``_CHURNS_UNHIT`` times its nominal blocks went in without a hit: whoever comes back does so later
-than a cache of that size can wait. What others cached is lent, and of what they give up only 1/8 of
-their nominal blocks stays findable, so that hits would show.
+cache to keep: the idea of a working set (Denning 1968), by pool. What others cached is lent, and of
+what they give up only 1/8 of their nominal blocks stays findable, so that hits would show. Of a
+pool with a protected tier nothing is un-hashed, so its cache would fill its percent for all that
+time: it has none to keep, besides, once ``_CHURNS_UNHIT`` times its nominal blocks went in without
+a hit, since whoever comes back does so later than a cache of that size can wait.
 
 Bound: what is evicted of a pool within its share in one step is at most what the step allocates
 beyond the blank blocks.
@@ -32,6 +33,7 @@ one with a protected tier; a pool is never named for what it holds alone unless 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from tidegate.scheduling.kv_projection import whole_blocks
@@ -46,7 +48,7 @@ _CHURNS_UNHIT = 2
 class CacheUse:
     """Which pools' caches are hit. Times are the caller's."""
 
-    __slots__ = ("_policy", "_proven", "_seen", "_unhit_blocks")
+    __slots__ = ("_most_unhit", "_policy", "_proven", "_seen", "_unhit_blocks")
 
     def __init__(self, policy: StepPolicy) -> None:
         self._policy = policy
@@ -56,6 +58,10 @@ class CacheUse:
         """When it was last hit, or came (back) and had not had the time to be."""
         self._unhit_blocks = [0] * len(policy.pools)
         """That went in since then."""
+        self._most_unhit = [
+            _CHURNS_UNHIT * pool.nominal_blocks if _is_protected(policy, index) else math.inf
+            for index, pool in enumerate(policy.pools)
+        ]
 
     def there(self, tiers: Iterable[int], now: float) -> None:
         """These have requests."""
@@ -80,9 +86,9 @@ class CacheUse:
         """By pool."""
         oldest = now - self._policy.cache_hold_seconds
         return [
-            proven > oldest and unhit <= _CHURNS_UNHIT * terms.nominal_blocks
-            for proven, unhit, terms in zip(
-                self._proven, self._unhit_blocks, self._policy.pools, strict=True
+            proven > oldest and unhit <= most
+            for proven, unhit, most in zip(
+                self._proven, self._unhit_blocks, self._most_unhit, strict=True
             )
         ]
 
@@ -105,7 +111,7 @@ def pools_to_unhash(
     above their probation with a cache that is not worth keeping; if another has one that is."""
     over, kept = set(), False
     for pool, terms in enumerate(policy.pools):
-        protected = any(policy.tiers[tier].protected for tier in terms.tiers)
+        protected = _is_protected(policy, pool)
         if worth_keeping[pool]:
             above = held[pool] + cached[pool] > terms.nominal_blocks
         else:
@@ -115,3 +121,7 @@ def pools_to_unhash(
         elif cached[pool] and worth_keeping[pool]:
             kept = True
     return frozenset(over) if kept else frozenset()
+
+
+def _is_protected(policy: StepPolicy, pool: int) -> bool:
+    return any(policy.tiers[tier].protected for tier in policy.pools[pool].tiers)

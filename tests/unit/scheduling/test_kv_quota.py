@@ -270,7 +270,7 @@ def test_a_pool_has_a_cache_to_keep_while_it_is_hit_or_new() -> None:
         use.there(range(4), float(at))
         one = PlanRequest(f"r{at}", 0, "a", at, 100, 10)
         one.cached_hit_tokens = 64
-        use.entered([one, PlanRequest(f"s{at}", 3, "a", at, 10, 10)], float(at))
+        use.entered([one, PlanRequest(f"s{at}", 3, "a", at, 100, 10)], float(at))
         assert use.worth_keeping(float(at)) == [True, at < hold, at < hold]
     assert use.worth_keeping(990 + hold - 1) == [True, False, False]
     assert use.worth_keeping(990 + hold) == [False, False, False]
@@ -278,15 +278,16 @@ def test_a_pool_has_a_cache_to_keep_while_it_is_hit_or_new() -> None:
     assert use.worth_keeping(990 + hold) == [False, False, True]
 
 
-def test_a_cache_that_was_filled_twice_and_never_hit_is_not_worth_keeping() -> None:
+def test_a_protected_cache_that_was_filled_twice_and_never_hit_is_not_worth_keeping() -> None:
     policy = step_policy(kv_pools=POOLS, total_blocks=1_000, block_size=SIZE)
     use = CacheUse(policy)
     use.there(range(4), 0.0)
     for number in range(12):
         assert use.worth_keeping(1.0) == [True, True, True]
         use.entered([PlanRequest(f"r{number}", 0, "a", number, 100 * SIZE, 10)], 1.0)
-    use.entered([PlanRequest("last", 0, "a", 99, SIZE, 10)], 1.0)
-    assert use.worth_keeping(1.0) == [False, True, True]
+    low = [PlanRequest(f"low{tier}", tier, "a", tier, 900 * SIZE, 10) for tier in (2, 3)]
+    use.entered([PlanRequest("last", 0, "a", 99, SIZE, 10), *low], 1.0)
+    assert use.worth_keeping(1.0) == [False, True, True], "those that are un-hashed have the time"
     found = PlanRequest("found", 0, "a", 100, 100, 10)
     found.cached_hit_tokens = SIZE
     use.entered([found], 2.0)
