@@ -206,8 +206,8 @@ async def draw(dashboard: Json, prometheus: Prometheus, begin: float, picture: P
 def _rows(panels: Sequence[Json], end: int) -> Iterator[tuple[Json, int]]:
     """Each row of a dashboard, with where the next begins."""
     rows = [panel for panel in panels if panel["type"] == "row"]
-    ends = [*(row["gridPos"]["y"] for row in rows[1:]), end]
-    yield from zip(rows, ends, strict=True)
+    ends = [row["gridPos"]["y"] for row in rows[1:]]
+    yield from zip(rows, [*ends, end][: len(rows)], strict=True)
 
 
 async def _panel(axes: Axes, panel: Json, prometheus: Prometheus, begin: float) -> None:
