@@ -73,7 +73,7 @@ class Callers:
             except TimeoutError:
                 view.fault = f"{act.__name__}: no end after {PATIENCE_SECONDS} s"
             except (aiohttp.ClientError, OSError) as error:
-                view.fault = f"{act.__name__}: {type(error).__name__}"
+                view.broke = f"{act.__name__}: {type(error).__name__}"
             finally:
                 in_use[key] -= 1
                 view.ended_at = time.time()
@@ -163,7 +163,7 @@ class Callers:
         async with self._post(view, self._random.choice(_ODD_BODIES)) as answer:
             _head(view, answer)
             await answer.read()
-        if answer.status // 100 != 4 and answer.status != 503:
+        if answer.status // 100 != 4 and answer.status not in (503, 504):  # no engine to judge it
             view.fault = f"an odd body was answered {answer.status}"
 
     async def _models(self, view: View) -> None:

@@ -6,7 +6,8 @@ Three rules, each with every breach named:
   one record, whose outcome is what the client saw; there are no more records than requests were
   sent, and as many as the metrics counted.
 - *Nothing is lost without a cause.* A request fails for the engine's sake only while the engine was
-  down, and for its key's sake only where the key was revoked.
+  down (also one sent on the connection of a stream that just broke, which is closed), and for its
+  key's sake only where the key was revoked.
 - *Limits are exact.* When the last request of a window was admitted, all that counted was within
   the limit; what is settled exceeds it by at most what those in flight at that moment could still
   produce (``tidegate.scheduling.rate_limit``). Requests never exceed it.
@@ -49,7 +50,9 @@ class View:
     tokens: tuple[int, int] | None = None
     """Prompt and output, where the answer told them."""
     fault: str | None = None
-    """Neither: the connection broke."""
+    """Neither: it had no end, or one that cannot be."""
+    broke: str | None = None
+    """Its connection was closed, as it is after a stream of the engine's that broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,10 @@ def unexplained(
         outcome = outcome_of.get(view.request_id or "")
         if view.fault is not None and not view.left:
             breaches.append(f"{view.tenant}: {view.fault}")
-        elif outcome in ENGINE_ENDS:
+        elif outcome in ENGINE_ENDS or (view.broke is not None and not view.left):
             if not any(span.explains(view) for span in engine_down):
-                breaches.append(f"{view.request_id}: {outcome} while the engine was up")
+                how = outcome or view.broke
+                breaches.append(f"{view.request_id}: {how} while the engine was up")
         elif outcome is Outcome.UNAUTHENTICATED and not (
             revoked.get(view.key, float("inf")) <= view.ended_at
         ):

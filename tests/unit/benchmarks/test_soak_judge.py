@@ -118,6 +118,9 @@ def test_what_has_no_cause(judge: ModuleType) -> None:
     revoked = {"key": 2.5}
     down = [judge.Span(0.0, 0.5)]
     assert len(judge.unexplained(views, [failed, refused, record(9)], down, revoked)) == 1
+    broken = [view(judge, 1, broke="reset", whole=False)]
+    assert len(judge.unexplained(broken, [record(1)], [], {})) == 1
+    assert judge.unexplained(broken, [record(1)], [judge.Span(1.5, 1.6)], {}) == []
     too_early = [judge.Span(0.0, 1.0 - judge.RECOVERY_SECONDS - 0.1)]
     assert len(judge.unexplained(views[:1], [failed], too_early, {})) == 1
 
