@@ -20,7 +20,7 @@ MODELS = {
     "ServingPool": models.ServingPool,
 }
 NOW = "2026-03-01T10:00:00Z"
-READY = {
+READY: Json = {
     "type": "Ready",
     "status": "True",
     "reason": "Ready",
@@ -35,11 +35,36 @@ LOAD: Json = {
     "queueWait": {"p50Ms": 20, "p99Ms": 310},
     "refused": {"queue_full": 12},
 }
+SLO_MET: Json = READY | {"type": "SLOMet", "status": "False", "reason": "ObjectiveMissed"}
+OBJECTIVE: Json = {
+    "metric": "EndToEnd",
+    "requests": 80,
+    "keptPercent": 99,
+    "targetMs": 2000,
+    "promisedPercent": "99.5",
+    "attainedPercent": "98.7",
+    "budgetLeftPercent": -160,
+    "measured": "Window",
+    "pool": "models/chat",
+}
+TIER: Json = {
+    **LOAD,
+    "endToEnd": {"p50Ms": 900, "p99Ms": 4100},
+    "interToken": {"p50Ms": 20, "p99Ms": 61},
+    "sharePercent": 75,
+    "busyPercent": 60,
+    "pricePer1000Calls": "0.42",
+    "kv": {"heldBlocks": 800, "quotaBlocks": 1000, "borrowedBlocks": 12},
+    "draftAcceptancePercent": 71,
+    "preemptions": 3,
+    "vftSkewFlagged": 2,
+    "objectives": [OBJECTIVE],
+}
 STATUS: dict[str, Json] = {
     "TenantTier": {
         "observedGeneration": 1,
-        "conditions": [READY],
-        **LOAD,
+        "conditions": [READY, SLO_MET],
+        **TIER,
         "tenants": 3,
         "pools": ["models/chat"],
         "worstPool": "models/chat",
@@ -51,12 +76,24 @@ STATUS: dict[str, Json] = {
         "pools": ["models/chat"],
         "sharePercent": 33,
         "refusedSummary": "12 queue_full",
-        "lastRefusal": {"reason": "queue_full", "time": NOW},
+        "lastRefusal": {"reason": "rate_limited", "time": NOW, "limit": "burst"},
+        "limits": [
+            {
+                "name": "burst",
+                "per": "Minute",
+                "usedPercent": 104,
+                "requests": 100,
+                "requestsUsed": 104,
+                "tokens": 9000,
+                "tokensUsed": 800,
+            }
+        ],
+        "limitSummary": "burst 104%",
         "addresses": ["http://chat.models.svc:8000"],
     },
     "ServingPool": {
         "observedGeneration": 1,
-        "conditions": [READY],
+        "conditions": [READY, SLO_MET],
         "desiredReplicas": 2,
         "replicas": 2,
         "readyReplicas": 1,
@@ -88,18 +125,18 @@ STATUS: dict[str, Json] = {
         "queued": 414,
         "running": 16,
         "tierSummary": "t0 4/12 t3 410/4",
-        "tiers": [
-            {
-                "name": "t0",
-                "sharePercent": 75,
-                "busyPercent": 60,
-                "pricePer1000Calls": "0.42",
-                "objectives": [{"metric": "EndToEnd", "requests": 80, "keptPercent": 99}],
-                **LOAD,
-            }
-        ],
+        "tiers": [{"name": "t0", **TIER}],
         "tenants": [
             {"name": "customers/acme", "tier": "t0", "queued": 4, "running": 12, "sharePercent": 75}
+        ],
+        "refusedTenants": [
+            {
+                "name": "customers/acme",
+                "tier": "t0",
+                "refused": 42,
+                "why": "40 rate_limited 2 queue_full",
+                "limit": "burst",
+            }
         ],
     },
 }
@@ -108,6 +145,7 @@ STATUS: dict[str, Json] = {
 SHOWN = {
     "TenantTier": {
         "Ready": "True",
+        "SLO-Met": "False",
         "Priority": 1000,
         "Reserved-%": 60,
         "Tenants": 3,
@@ -127,6 +165,7 @@ SHOWN = {
     },
     "ServingPool": {
         "Ready": "True",
+        "SLO-Met": "False",
         "Desired": 2,
         "Serving": 1,
         "Model": "qwen3-8b",
