@@ -80,7 +80,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=1_200.0, help="of load (1200)")
     parser.add_argument("--every", type=float, default=4.0, help="seconds between changes (4)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep records, views and logs here")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep records, views and logs here"
+    )
 
 
 def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]:
