@@ -78,7 +78,9 @@ class IdentityKeys:
     def verified(self, values: Sequence[str], utc: float) -> SignedIdentity:
         """What the header's values vouch for; UNAUTHENTICATED where they do not."""
         payload, _, mac = values[0].partition(".") if len(values) == 1 else ("", "", "")
-        if any(hmac.compare_digest(_encoded(_mac(s, payload)), mac) for s in self._secrets):
+        shown = mac.encode("utf-8", "surrogateescape")  # a stranger's, of whatever characters
+        right = (_encoded(_mac(secret, payload)).encode() for secret in self._secrets)
+        if any(hmac.compare_digest(one, shown) for one in right):
             try:
                 vouched = loads(SignedIdentity, _decoded(payload), "identity")
             except (ContractError, binascii.Error):

@@ -133,7 +133,8 @@ class Proxy(TenantsPort):
         (ticket,) = await self._submit(request, stage, in_force, identity, scheduled)
         ticket.trace = stage.trace
         ticket.role_event = endpoint is CHAT
-        ticket.stays = identity.body_sha256 is not None and STAYS_HEADER in request.headers
+        signed = identity.body_sha256 is not None  # else no router takes it back
+        ticket.stays = not signed or STAYS_HEADER in request.headers
         with ticket:
             kept = scheduled.truncate_to_tokens
             if kept is not None and not endpoint.truncates:

@@ -135,9 +135,9 @@ class _Certificate:
         assert settings.tls_certificate is not None
         assert settings.tls_key is not None
         self._certificate, self._key = settings.tls_certificate, settings.tls_key
+        self._seen = self._times()
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.load_cert_chain(self._certificate, self._key)
-        self._seen = self._times()
 
     async def follow(self, poll_seconds: float) -> None:
         """Look again and again."""
@@ -149,8 +149,12 @@ class _Certificate:
         """Load it again where it changed; a pair that does not match leaves the last good."""
         try:
             if (times := self._times()) != self._seen:
+                self._seen = times  # what is wrong with them is told once
+                # A pair that does not match would leave the context without any: tried elsewhere.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                    self._certificate, self._key
+                )
                 self.context.load_cert_chain(self._certificate, self._key)
-                self._seen = times
                 log.info("the certificate was loaded again")
         except (OSError, ssl.SSLError) as error:
             log.warning("the certificate stays as it was: %s", error)

@@ -254,6 +254,10 @@ async def test_a_renewed_certificate_serves_the_next_handshake(tmp_path: Path) -
         async with fleet.client.post(url, json=chat_body(), headers=headers, ssl=False) as answer:
             assert answer.status == 200
         assert await shown_name(fleet.router.port) == "first"
+        assert fleet.router._tls is not None
+        (tmp_path / "tls.crt").write_bytes(self_signed("other")[0])  # its key is not there yet
+        fleet.router._tls.look()
+        assert await shown_name(fleet.router.port) == "first"
         write_certificate(tmp_path, "second")
         async with asyncio.timeout(10):
             while await shown_name(fleet.router.port) != "second":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import secrets
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faulty_engine import FaultyEngine
+from support.fake_engine import until
+from support.faulty_engine import DONE, FaultyEngine, chat_chunk
+from support.faulty_upstream import event_stream
 from support.sidecar import (
     ALICE,
     KEYS,
@@ -33,19 +36,25 @@ pytestmark = pytest.mark.integration
 BODY = json.dumps(chat_body()).encode()
 
 
+def pool_policy(**members: Any) -> dict[str, Any]:
+    """Of engines with one seat."""
+    return policy_document(version=2, engine={"max_num_seqs": 1}, **members)
+
+
 class Pod:
     """A sidecar of a pool, and a router's keys."""
 
     def __init__(self, sidecar: SidecarUnderTest, keys: IdentityKeys) -> None:
         self.sidecar, self.keys = sidecar, keys
         self.generation = 1
+        self.handed_back: int | None = None
         self._requests = 0
 
     async def routed(self, routed: bool) -> None:
         """The operator's next policy."""
         self.generation += 1
         bundle = {
-            "policy": policy_document(generation=self.generation, routed=routed, version=2),
+            "policy": pool_policy(generation=self.generation, routed=routed),
             "keys": keys_document(generation=self.generation),
         }
         async with self.sidecar.client.put(f"{self.sidecar.admin_url}/policy", json=bundle) as said:
@@ -73,8 +82,10 @@ class Pod:
             return answer.status, answer.headers.get("Connection") != "close"
 
     async def hand_back(self) -> int:
+        """Status; who was queued is handed back, if anybody is."""
         url = f"{self.sidecar.admin_url}/hand-back?requests=1"
         async with self.sidecar.client.post(url) as answer:
+            self.handed_back = (await answer.json()).get("handed_back")
             return int(answer.status)
 
 
@@ -82,7 +93,9 @@ class Pod:
 async def pod(engine: FaultyEngine, tmp_path: Path) -> AsyncIterator[Pod]:
     path = tmp_path / "identity"
     path.write_text(secrets.token_hex(32))
-    async with sidecar_under_test(tmp_path, engine.url, pool_identity_keys=path) as sidecar:
+    async with sidecar_under_test(
+        tmp_path, engine.url, policy=pool_policy(), pool_identity_keys=path
+    ) as sidecar:
         yield Pod(sidecar, IdentityKeys(path))
 
 
@@ -124,14 +137,41 @@ async def test_then_only_what_a_router_signed(pod: Pod, monkeypatch: pytest.Monk
     assert await pod.signed() == (200, True)
 
 
+async def test_who_waits_unsigned_is_not_handed_back(
+    pod: Pod, engine: FaultyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody stands before such a request who would send it to another pod."""
+    monkeypatch.setattr(callers, "UNSIGNED_SECONDS", 0.0)
+    dispatcher = pod.sidecar.runtime.dispatcher
+    release = asyncio.Event()
+
+    async def held(number: int) -> None:
+        await release.wait()
+
+    engine.script = event_stream([chat_chunk("late"), DONE], between=held)
+    asked = [asyncio.create_task(pod.unsigned(stream=True)) for _ in range(8)]
+    await until(lambda: dispatcher.in_hand == 8)
+    assert dispatcher.scheduler is not None
+    assert dispatcher.scheduler.queued()
+    await pod.routed(True)
+    assert (await pod.hand_back(), pod.handed_back) == (200, 0)
+    release.set()
+    assert {status for status, _ in await asyncio.gather(*asked)} == {200}
+
+
+@pytest.mark.parametrize("value", ["", ".", "a.\xff", "\xff.a", "a.b.c", "a.\u00e9"])
+async def test_a_signature_of_whatever_characters_is_a_wrong_one(pod: Pod, value: str) -> None:
+    status, _, body = await speak(pod.sidecar, authorization=[f"{IDENTITY_HEADER}: {value}"])
+    assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+
+
 async def test_a_process_that_starts_behind_a_router_asks_for_a_signature_at_once(
     engine: FaultyEngine, tmp_path: Path
 ) -> None:
     path = tmp_path / "identity"
     path.write_text(secrets.token_hex(32))
-    policy = policy_document(routed=True, version=2)
     async with sidecar_under_test(
-        tmp_path, engine.url, policy=policy, pool_identity_keys=path
+        tmp_path, engine.url, policy=pool_policy(routed=True), pool_identity_keys=path
     ) as sidecar:
         pod = Pod(sidecar, IdentityKeys(path))
         assert (await pod.unsigned())[0] == 401
