@@ -6,23 +6,18 @@ import asyncio
 from typing import Any
 
 import pytest
-from multidict import CIMultiDict, CIMultiDictProxy
 from support.fake_engine import until
 from support.faulty_engine import FaultyEngine, answer_well
 from support.faulty_upstream import Connection, answer, stall
 from support.sidecar import (
     ALICE,
     BOB,
-    KEYS,
     SidecarUnderTest,
     chat_body,
     policy_document,
-    sha256,
 )
-from tidegate_sidecar.errors import ApiError
 
-from tidegate.scheduling.outcomes import Outcome
-from tidegate.scheduling.request import Request
+from tidegate.scheduling.scheduler import Scheduler
 
 from .conftest import StartSidecar
 
@@ -264,33 +259,17 @@ def queued_bytes(sidecar: SidecarUnderTest) -> int:
     return next(each.queued_bytes for each in snapshots if each.name == ALICE)
 
 
-async def test_r5_two_that_expire_at_the_moment_they_come(
-    start_sidecar: StartSidecar, engine: FaultyEngine
+async def test_r5_an_expiry_that_is_due_at_once_bears_another(
+    sidecar: SidecarUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is due within half a millisecond has no timer of uvloop's, but a handle that knows no
-    time: the second was answered with 500, and stood in the queue with nobody to end it."""
-    sidecar = await start_sidecar(policy=policy_document(tier={"max_in_flight": 1}))
-    engine.script = stall
-    running = asyncio.create_task(_status(sidecar))
-    await until(lambda: engine.busy == 1)
+    time: who came next was answered with 500, and stood in the queue with nobody to end it."""
     dispatcher = sidecar.runtime.dispatcher
-    due = dispatcher.loop.time() + 0.0003
-    passages = [sidecar.runtime.reports.begin(CIMultiDictProxy(CIMultiDict())) for _ in "12"]
-    for passage in passages:
-        passage.tenant = ALICE
-        request = Request(passage.id, ALICE, 5, 5, deadline=due)
-        passage.tickets = dispatcher.submit(request, sha256(KEYS[ALICE]))
-    for passage in passages:
-        (ticket,) = passage.tickets
-        with pytest.raises(ApiError) as refused, ticket:
-            await ticket.turn()
-        assert refused.value.outcome is Outcome.DEADLINE_EXCEEDED
-        sidecar.runtime.reports.ended(passage)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await until(lambda: dispatcher.in_hand == 0)
-    assert dispatcher.scheduler is not None
-    assert dispatcher.scheduler.queued() == 0
+    with monkeypatch.context() as due:
+        due.setattr(Scheduler, "next_expiry", lambda _: dispatcher.loop.time())
+        for _ in "12":
+            dispatcher._arm_expiry()
+    assert await _status(sidecar) == 200
 
 
 async def test_what_fails_as_it_is_queued_leaves_nothing_behind(
