@@ -75,19 +75,19 @@ class Gates:
         gate = self._gates.get(_ALL)
         return gate is not None and gate.lacks_place()
 
-    def closed(self) -> Container[str] | None:
+    def closed(self, now: float) -> Container[str] | None:
         """Names of tiers whose requests may not go now; None: nobody's may."""
         if not self._by_tier:
-            return self.held_back() if self._gates[_ALL].is_open() else None
+            return self.held_back(now) if self._gates[_ALL].is_open() else None
         closed = [name for name, gate in self._gates.items() if not gate.is_open()]
         return None if len(closed) == len(self._gates) else closed
 
-    def held_back(self) -> list[str]:
+    def held_back(self, now: float) -> list[str]:
         """Names of tiers that leave the seats which are free to others."""
         gate = self._gates.get(_ALL)
         if not isinstance(gate, Gate) or gate.seats is None:
             return []
-        return self._spare.held_back(gate.seats)
+        return self._spare.held_back(gate.seats, now)
 
     def arrived(self, request: Request, now: float) -> None:
         """A request was taken into the queue."""

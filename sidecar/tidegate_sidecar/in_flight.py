@@ -73,7 +73,7 @@ class InFlight:
         assert gate is not None
         if self.places.in_force:
             return self._next_with_place(scheduler, gate, now, preempt)
-        closed = gate.closed()
+        closed = gate.closed(now)
         return None if closed is None else scheduler.next(now, closed)
 
     def _next_with_place(
@@ -81,7 +81,7 @@ class InFlight:
     ) -> Request | None:
         """The next of the tiers that the engine has places for, or can get by preemption."""
         places = self.places
-        closed = set(gate.held_back())
+        closed = set(gate.held_back(now))
         while (is_open := gate.is_open()) or gate.lacks_place():
             request = scheduler.peek(now, closed)
             if request is None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil, log
+from math import ceil, inf, log
 
 from tidegate.scheduling.contracts import SchedulingMode, TierPolicy
 from tidegate.scheduling.load_rates import MEMORY_SECONDS, OfferedRate
@@ -50,7 +50,8 @@ class SpareSeats:
         """Percent, by tier."""
         self._protected: dict[str, tuple[str, ...]] = {}
         """By tier, those for which it leaves seats free."""
-        self._kept: dict[str, int] = {}
+        self._kept: dict[str, tuple[int, float]] = {}
+        """By tier, how many it leaves free, and until when if nobody comes or goes."""
         self._in_flight: dict[str, tuple[str, int]] = {}
         """Tier and sequences, by request."""
         self._held: Counter[str] = Counter()
@@ -67,7 +68,7 @@ class SpareSeats:
         }
         before = self._arrivals
         self._arrivals = {tier.name: before.get(tier.name) or OfferedRate() for tier in reserved}
-        self._kept = dict.fromkeys(self._protected, 0)
+        self._kept = {}
 
     def arrived(self, tier: str, sequences: int, now: float) -> None:
         """A request was taken into the queue."""
@@ -88,29 +89,38 @@ class SpareSeats:
             self._ends.arrived(sequences, now)
             self._look(now)
 
-    def held_back(self, seats: int) -> list[str]:
+    def held_back(self, seats: int, now: float) -> list[str]:
         """The tiers whose requests may not take one of the ``seats`` that are still free.
 
-        None where nothing is in flight: an idle engine is nobody's.
+        None where nothing is in flight: an idle engine is nobody's. Where some stand ready for a
+        seat, fewer than none are free.
         """
-        if not self._arrivals or not self._in_flight:
+        if not self._kept or not self._in_flight:
             return []
         free = seats - self._held.total()
-        return [tier for tier, kept in self._kept.items() if free <= self._part(tier, kept, seats)]
+        return [
+            tier
+            for tier, (kept, until) in self._kept.items()
+            if now <= until and free <= self._part(tier, kept, seats)
+        ]
 
-    def _part(self, tier: str, kept: int, seats: int) -> int:
-        """Of the seats that would be kept, what the reservations allow; -1: none are."""
+    def _part(self, tier: str, kept: int, seats: int) -> float:
+        """Of the seats that would be kept, what the reservations allow; -inf: none."""
         protected = self._protected[tier]
         reserved = sum([self._reserved[one] for one in protected]) * seats // 100
         most = min(reserved - sum([self._held[one] for one in protected]), seats - 1)
-        return min(kept, most) if kept and most > 0 else -1
+        return min(kept, most) if most > 0 else -inf
 
     def _look(self, now: float) -> None:
+        self._kept = {}
         ends = self._ends.per_second(now)
         for tier, protected in self._protected.items():
             arrivals = sum([self._arrivals[one].per_second(now) for one in protected])
-            lately = arrivals * MEMORY_SECONDS >= _LATELY
-            self._kept[tier] = spare_seats(arrivals / ends) if lately and ends else 0
+            lately = arrivals * MEMORY_SECONDS / _LATELY
+            if ends and lately >= 1:
+                # Both rates fade alike, so the number holds for as long as they are of lately.
+                until = now + MEMORY_SECONDS * log(lately)
+                self._kept[tier] = spare_seats(arrivals / ends), until
 
 
 def spare_seats(taken_over_filled: float) -> int:

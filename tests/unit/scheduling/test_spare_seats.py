@@ -39,12 +39,14 @@ def end(spare: SpareSeats, now: float) -> None:
     spare.ended("x", now)
 
 
-def held_back(spare: SpareSeats, seats: int, in_flight: int, gold: int = 0) -> list[str]:
+def held_back(
+    spare: SpareSeats, seats: int, in_flight: int, gold: int = 0, now: float = 60.0
+) -> list[str]:
     """With so many sequences in flight, ``gold`` of them of that tier."""
     tiers = ["gold"] * gold + ["batch"] * (in_flight - gold)
     for number, tier in enumerate(tiers):
         spare.dispatched(f"f{number}", tier, 1)
-    found = spare.held_back(seats)
+    found = spare.held_back(seats, now)
     kept, spare._arrivals = spare._arrivals, {}  # these ends are no traffic
     for number in range(in_flight):
         spare.ended(f"f{number}", 0.0)
@@ -101,9 +103,23 @@ def test_who_sends_nothing_any_more_is_left_nothing() -> None:
     spare = of(GOLD, BATCH)
     now = traffic(spare, "gold", 4)
     assert held_back(spare, SEATS, SEATS - 1)
+    assert held_back(spare, SEATS, SEATS - 1, now=now + 60.0)
+    assert held_back(spare, SEATS, SEATS - 1, now=now + 180.0) == []  # though nothing has ended
     for number in range(2_000):
         end(spare, now + number / 10)
-    assert held_back(spare, SEATS, SEATS) == []
+    assert held_back(spare, SEATS, SEATS, now=now + 200.0) == []
+
+
+@pytest.mark.parametrize("ready", [0, 1, 2, 8])
+def test_who_stands_ready_for_a_seat_is_held_back_for_others_only(ready: int) -> None:
+    """More are in flight than there are seats where many end in each step."""
+    spare = of(GOLD, BATCH)
+    assert held_back(spare, SEATS, SEATS + ready) == []
+    traffic(spare, "batch", 1)  # nobody with a reservation sends anything
+    assert held_back(spare, SEATS, SEATS + ready) == []
+    traffic(spare, "gold", 4)
+    assert held_back(spare, SEATS, SEATS + ready) == ["batch"]
+    assert held_back(spare, SEATS, SEATS + ready, gold=6) == []
 
 
 @pytest.mark.parametrize("mode", [SchedulingMode.SHADOW, SchedulingMode.FIRST_COME_FIRST_SERVED])
@@ -131,7 +147,7 @@ def test_in_a_full_engine_few_arrivals_have_to_wait_for_a_seat(keeps: bool) -> N
         heapq.heappush(ends, (now + draw.expovariate(1 / 6.0), f"r{number}"))
 
     while now < 600.0:
-        while "batch" not in spare.held_back(SEATS) and len(ends) < SEATS:
+        while "batch" not in spare.held_back(SEATS, now) and len(ends) < SEATS:
             send("batch")
         if next_arrival <= ends[0][0]:
             now, next_arrival = next_arrival, next_arrival + draw.expovariate(2.5)

@@ -36,7 +36,7 @@ def fill(gates: Gates, tenant: str, first: int = 0) -> list[Request]:
     """Dispatch until its tier is closed."""
     sent = []
     tier = "low" if tenant == "b" else "high"
-    while (closed := gates.closed()) is not None and tier not in closed:
+    while (closed := gates.closed(1.0)) is not None and tier not in closed:
         sent.append(request(first + len(sent), tenant))
         gates.dispatched(sent[-1], 0.0)
     return sent
@@ -47,24 +47,24 @@ TWO = {"a": "high", "b": "low"}
 
 def test_without_a_plug_in_one_tier_closes_the_gate_for_all() -> None:
     gates = Gates(policy(TWO), 0.0, by_tier=False)
-    assert gates.closed() == []
+    assert gates.closed(1.0) == []
     sent = fill(gates, "b")
-    assert gates.closed() is None
+    assert gates.closed(1.0) is None
     assert gates.not_started == gates.in_flight == len(sent)
     gates.ended(sent[0], 1.0)
-    assert gates.closed() == []
+    assert gates.closed(1.0) == []
 
 
 def test_with_one_what_stands_in_a_tier_leaves_the_others_open() -> None:
     gates = Gates(policy(TWO), 0.0, by_tier=True)
     low = fill(gates, "b")
-    assert gates.closed() == ["low"]
+    assert gates.closed(1.0) == ["low"]
     high = fill(gates, "a", first=100)
-    assert gates.closed() is None
+    assert gates.closed(1.0) is None
     gates.started(high[0], 1.0)
     for one in (*low, *high):
         gates.ended(one, 2.0)
-    assert (gates.in_flight, gates.closed()) == (0, [])
+    assert (gates.in_flight, gates.closed(1.0)) == (0, [])
 
 
 def test_a_cached_prompt_takes_less_room_beside_a_plug_in() -> None:
@@ -76,7 +76,7 @@ def test_a_cached_prompt_takes_less_room_beside_a_plug_in() -> None:
         one.expected_cached_tokens = 390
         gates.dispatched(one, 0.0)
     gates.step(0.1, {"low": 1})
-    assert gates.closed() in ([], ["low"])
+    assert gates.closed(1.0) in ([], ["low"])
     assert gates.not_started == few + 2
 
 
@@ -84,7 +84,7 @@ def test_a_tier_that_moves_or_goes_takes_nobody_along() -> None:
     gates = Gates(policy(TWO), 0.0, by_tier=True)
     sent = fill(gates, "b")
     gates.apply_policy(policy({"a": "high", "b": "high"}), 1.0)
-    assert gates.closed() == []
+    assert gates.closed(1.0) == []
     assert gates.not_started == len(sent)
     for one in sent:
         gates.ended(one, 2.0)
@@ -99,9 +99,9 @@ def test_what_a_tier_holds_of_the_kv_cache_closes_its_gate_alone() -> None:
         gates.started(one, 0.1)
     gates.kv_held({"low": 1.0, "high": 0.2, "gone": 0.5}, 0.2)
     gates.step(0.2, {})
-    assert gates.closed() == ["low"]
+    assert gates.closed(1.0) == ["low"]
     gates.engine_metrics(2, 0, 1.0, 0.3)  # of the whole engine: says nothing of one tier
-    assert gates.closed() == ["low"]
+    assert gates.closed(1.0) == ["low"]
 
 
 def test_prefills_are_held_back_only_for_a_promise_and_not_beside_a_plug_in() -> None:
@@ -134,12 +134,12 @@ def test_the_last_seats_are_left_to_who_has_a_reservation() -> None:
         return one
 
     batch = [send(number, "b") for number in range(6)]
-    assert gates.closed() == []  # nobody with a reservation sends anything
+    assert gates.closed(1.0) == []  # nobody with a reservation sends anything
     send(10, "a")
     gates.ended(batch.pop(), 1.0)
     batch.append(send(11, "b"))
     assert gates.in_flight == 7
-    assert gates.closed() == ["low"]
+    assert gates.closed(1.0) == ["low"]
     gates.apply_policy(replace(reserved, scheduling_mode=SchedulingMode.FIRST_COME_FIRST_SERVED), 1)
-    assert gates.closed() == []
-    assert Gates(reserved, 0.0, by_tier=True).held_back() == []
+    assert gates.closed(1.0) == []
+    assert Gates(reserved, 0.0, by_tier=True).held_back(1.0) == []
