@@ -5,7 +5,9 @@ there are several, all get a changed template at once, so that the API server ju
 one after the other, in the order of the spec, may replace pods: the others are held by the
 ``partition`` of their StatefulSet, at which no pod is old enough to go. A group has its turn until
 every pod of it is new and serves, whatever else changes meanwhile; one that does not come up holds
-the change from the rest. So at most one pod of the pool is away for a change at any time.
+the change from the rest. So at most one pod of the pool is away for a change at any time. The
+fallback's turn is the last, and it holds up nobody: one that finds no node stops no change, and it
+stays as it is while the pods that it stands by for are replaced.
 
 Former groups (:func:`tidegate_operator.engine_groups.former_groups`) keep the pods that they have,
 held like those that wait for their turn; only their replicas go down.
@@ -20,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tidegate.scheduling.contracts import FALLBACK_GROUP
 from tidegate_operator import names
 from tidegate_operator.api.common import FieldError
 from tidegate_operator.pool_state import rollout
@@ -83,7 +86,7 @@ def stateful_sets_by_group(objects: Sequence[Json]) -> dict[str, Json]:
 def _in_turn(plans: Sequence[GroupPlan], live: Mapping[str, Json]) -> list[GroupPlan]:
     changing = [plan.name for plan in plans if _is_changing(plan, live.get(plan.name))]
     begun = [name for name in changing if _has_turn(live[name])]
-    turn = next(iter(begun + changing), None)
+    turn = min(begun + changing, key=lambda name: name == FALLBACK_GROUP, default=None)
     held = {plan.name for plan in plans if plan.former} | set(changing) - {turn}
     return [replace(plan, plan=_partitioned(plan.plan, held=plan.name in held)) for plan in plans]
 

@@ -95,8 +95,9 @@ class PoolChildren:
             wanted = plan.last_good
         return await self.apply(kind, wanted, live) if wanted else None
 
-    async def remove(self, kind: Kind, name: str) -> None:
-        """Delete the pool's own child of that name, if there is one."""
+    async def remove(self, kind: Kind, name: str) -> bool:
+        """Delete the pool's own child of that name, if there is one; False where that was refused
+        (and noted)."""
         try:
             live = await self._kube.get(kind, name, self.pool.metadata.namespace)
             if live is not None and owns(self.pool, live):
@@ -105,6 +106,8 @@ class PoolChildren:
         except Forbidden as error:
             text = f"{kind.name} {name} could not be removed: {error}"
             self.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))
+            return False
+        return True
 
     def _is_own(self, kind: Kind, live: Json) -> bool:
         """Whether the object is this pool's; notes it where it is somebody else's."""

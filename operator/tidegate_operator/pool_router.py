@@ -1,8 +1,8 @@
 """The router of one pool: brought to its spec, and removed when nobody comes by it any more.
 
 As for engines (:mod:`tidegate_operator.rollout_plan`), its pods are replaced for what the pool's
-owner changed and never for an upgrade of the operator. The Deployment is made last and removed
-last: it tells that there was a router.
+owner changed and never for an upgrade of the operator. The ServiceAccount is made first and removed
+last: it tells that there was a router, or the beginning of one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tidegate_operator.kube import (
     ROLE_BINDING,
     SECRET,
     SERVICE_ACCOUNT,
+    Forbidden,
     Json,
 )
 from tidegate_operator.pool_children import PoolChildren
@@ -47,8 +48,7 @@ async def apply_router(
 ) -> LiveRouter | None:
     """Bring it to its spec, but for its PodMonitor; None where there is none for what the run's
     faults say."""
-    if (fault := await _tls_fault(run, pool)) is not None:
-        run.faults.append(fault)
+    name = children.deployment["metadata"]["name"]
     desired = (
         children.service_account,
         children.role,
@@ -58,7 +58,13 @@ async def apply_router(
     )
     for kind, child in zip(_BESIDE, desired, strict=True):
         await run.apply(kind, child)
-    live = await run.get(DEPLOYMENT, children.deployment["metadata"]["name"])
+    try:
+        fault = await _tls_fault(run, pool)
+        live = await run.get(DEPLOYMENT, name)
+    except Forbidden as error:
+        run.refused(DEPLOYMENT, name, error)
+        return None
+    run.faults += [fault] if fault else []
     plan = plan_rollout(children.deployment, live, (), _digest(pool, children.deployment))
     found = await run.apply_pods(DEPLOYMENT, plan, live, "spec.router")
     return None if found is None else LiveRouter(found, plan.outdated)
@@ -67,10 +73,11 @@ async def apply_router(
 async def remove_router(run: PoolChildren, *, monitored: bool) -> None:
     """Remove what there is of it."""
     name = names.router_child(run.pool.metadata.name)
-    if await run.get(DEPLOYMENT, name) is None:
+    if await run.get(SERVICE_ACCOUNT, name) is None:
         return
-    for kind in (*reversed(_BESIDE), *([POD_MONITOR] if monitored else []), DEPLOYMENT):
-        await run.remove(kind, name)
+    for kind in (DEPLOYMENT, *([POD_MONITOR] if monitored else []), *reversed(_BESIDE)):
+        if not await run.remove(kind, name):
+            return
 
 
 def _digest(pool: ServingPool, deployment: Json) -> str:

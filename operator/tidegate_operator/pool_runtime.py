@@ -92,7 +92,7 @@ class PoolRuntime:
     def goes_on(self) -> bool:
         """The removal of its router waited for a policy that all sidecars run by now."""
         state = self.state
-        if state is None or state.route.wanted or not state.route.leads or not state.delivery:
+        if state is None or not state.route.waits_for_sidecars or not state.delivery:
             return False
         return self.link.in_force == state.delivery.generation
 

@@ -64,7 +64,7 @@ async def query(session: aiohttp.ClientSession, address: str, asked: str) -> lis
         if found["resultType"] != "vector":
             raise NoAnswer("Prometheus answers with something else than a vector")
         return [_sample(sample) for sample in found["result"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise NoAnswer("Prometheus answers with what is not its API's JSON") from None
 
 

@@ -2,7 +2,8 @@
 
 Theory of operation. Each run reads everything anew: the world by LIST, the pool's children by GET.
 It compiles, renders, and applies what differs, in an order in which every stop on the way leaves a
-working pool: first what pods need (account, token, policy), the StatefulSet last. The first shard
+working pool: first what pods need (account, token, policy), then the ways to them, then the pods
+themselves, and what measures them last. The first shard
 of the policy is written under its ``resourceVersion``: who writes it owns the generation, and
 another operator that worked from the same reading gets a conflict and reads again. Sidecars are
 told only what stands in the Secrets, and at once: what fails after that, such as another's webhook,
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidegate.scheduling.contracts import FALLBACK_GROUP, POLICY_VERSION, Bundle, Policy, dumps
@@ -39,9 +40,7 @@ from tidegate_operator.findings import Fault, Finding, joined, with_faults
 from tidegate_operator.group_rollout import GroupPlan, plan_groups, stateful_sets_by_group
 from tidegate_operator.kube import (
     NETWORK_POLICY,
-    POD_DISRUPTION_BUDGET,
     POD_MONITOR,
-    PROMETHEUS_RULE,
     SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -51,11 +50,12 @@ from tidegate_operator.kube import (
     Json,
     Kube,
     KubeError,
-    NotFound,
     Unavailable,
 )
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_children import PoolChildren, owns
+from tidegate_operator.pool_group import apply_group
+from tidegate_operator.pool_monitoring import apply_monitoring
 from tidegate_operator.pool_router import LiveRouter, apply_router, remove_router
 from tidegate_operator.pool_secrets import admin_token, pod_keys
 from tidegate_operator.pool_state import pod_state
@@ -66,6 +66,7 @@ from tidegate_operator.routing import (
     NO_ROUTE,
     ROUTED_SINCE_VERSION,
     Route,
+    as_it_stays,
     is_routed,
     knows_routers,
     plan_route,
@@ -73,7 +74,6 @@ from tidegate_operator.routing import (
 from tidegate_operator.settings import Settings
 from tidegate_operator.shards import Previous, read
 from tidegate_operator.sidecars import Delivery
-from tidegate_operator.slo import prometheus_rule
 from tidegate_operator.world import Key, World
 
 log = logging.getLogger(__name__)
@@ -185,9 +185,9 @@ class Reconciler:
         run = PoolChildren(self._kube, self._metrics, pool)
         shards = await self._shards(pool)
         previous = read(shards.values())
-        service, unread = await self._service(run)
+        service = await self._service(run)
         routed = previous.policy is not None and previous.policy.routed
-        if unread is None:
+        if not isinstance(service, KubeError):
             routed = is_routed(pool.spec.router is not None, service)
         compiled = compile_pool(
             pool,
@@ -201,71 +201,109 @@ class Reconciler:
         )
         live = await self._stateful_sets(pool)
         image = self._sidecar_image(pool, live)
-        running = {group: int(found["spec"]["replicas"]) for group, found in live.items()}
-        ready = self._ready_by_group(key)
-        spare = fallback_groups(pool, running)
-        running.pop(FALLBACK_GROUP, None)
-        wanted = engine_groups(pool, running, heard.scaled)
-        former = former_groups(pool, wanted, running, ready)
-        groups = (*wanted, *former)
-        state = PoolState(
-            key, generation, pool, compiled, (*groups, *spare), live, sidecar_image=image
-        )
-        if compiled.policy is not None and compiled.keys is not None:
+        groups, gone = self._groups(key, pool, live, heard)
+        state = PoolState(key, generation, pool, compiled, groups, live, sidecar_image=image)
+        if compiled.policy is not None:
             route = Route(pool.spec.router is not None, waits_for="the pool's Service to be read")
-            if unread is None:
+            if not isinstance(service, KubeError):
                 route = self._route(pool, service, compiled.policy, heard)
-            children = render_children(
-                pool,
-                image,
-                self._settings.admin_namespaces,
-                (*groups, *spare),
-                leading_group(groups, ready),
-                route,
-            )
-            gone = [group.name for group in former]
-            gone += [group.name for group in spare if pool.spec.fallback is None]
+            children = self._rendered(state, route)
             plans = plan_groups(children.groups, live, gone, spec)
             run.faults += [fault] if (fault := too_few(pool)) else []
             run.faults += dict.fromkeys(fault for group in plans for fault in group.plan.faults)
-            if children.service_account is not None:
-                await run.apply(SERVICE_ACCOUNT, children.service_account)
-            await pod_keys(run)
-            token = await admin_token(run)
-            delivery = await self._write_policy(run, compiled, shards, token)
+            delivery = await self._prepare_pods(run, compiled, shards, children)
             if delivery is not None:
                 heard.deliver(delivery)
-            if isinstance(unread, Unavailable):
-                raise unread
-            await run.apply(SERVICE, children.headless_service)
-            service = await run.apply(SERVICE, children.service, service)
-            await run.apply(NETWORK_POLICY, children.network_policy)
-            await self._monitoring(run, pool, compiled.policy, children)
-            router = await self._router(run, pool, children.router, route)
-            applied = {
-                group.name: found
-                for group in plans
-                if (found := await self._group(run, group, live.get(group.name))) is not None
-            }
-            state = replace(
-                state,
-                stateful_sets=applied,
-                service=service,
-                route=route,
-                router=router,
-                delivery=delivery,
-                sidecar_image=self._sidecar_image(pool, applied),
-                outdated=any(group.plan.outdated for group in plans),
-            )
+            state = replace(state, delivery=delivery, route=route)
+            state = await self._apply_children(run, state, children, plans, service)
         faults = (*compiled.faults, *run.faults)
         return replace(state, faults=faults, findings=with_faults(compiled.findings, faults))
 
-    async def _service(self, run: PoolChildren) -> tuple[Json | None, KubeError | None]:
+    async def _prepare_pods(
+        self,
+        run: PoolChildren,
+        compiled: CompiledPool,
+        shards: dict[str, Json],
+        children: Children,
+    ) -> Delivery | None:
+        """What pods need to start; what the sidecars are to be told then."""
+        if children.service_account is not None:
+            await run.apply(SERVICE_ACCOUNT, children.service_account)
+        await pod_keys(run)
+        token = await admin_token(run)
+        return await self._write_policy(run, compiled, shards, token)
+
+    async def _apply_children(
+        self,
+        run: PoolChildren,
+        state: PoolState,
+        children: Children,
+        plans: Sequence[GroupPlan],
+        service: Json | KubeError | None,
+    ) -> PoolState:
+        """The ways to the pods, and the pods; ``service`` is the pool's as it was."""
+        pool, compiled = state.pool, state.compiled
+        assert pool is not None
+        assert compiled is not None
+        assert compiled.policy is not None
+        if isinstance(service, Unavailable):
+            raise service
+        before = None if isinstance(service, KubeError) else service
+        await run.apply(SERVICE, children.headless_service)
+        applied = await run.apply(SERVICE, children.service, before)
+        if applied is None and not isinstance(service, KubeError):
+            state = replace(state, route=as_it_stays(state.route, service))
+            children = self._rendered(state, state.route)
+        await run.apply(NETWORK_POLICY, children.network_policy)
+        router = await self._router(run, pool, children.router, state.route)
+        sets = {
+            group.name: found
+            for group in plans
+            if (found := await apply_group(run, group, state.stateful_sets.get(group.name)))
+            is not None
+        }
+        tiers, runbooks = compiled.policy.tiers, self._settings.runbooks
+        await apply_monitoring(run, pool, tiers, children, self._world.serves, runbooks)
+        return replace(
+            state,
+            stateful_sets=sets,
+            service=applied,
+            router=router,
+            sidecar_image=self._sidecar_image(pool, sets),
+            outdated=any(group.plan.outdated for group in plans),
+        )
+
+    def _groups(
+        self, key: Key, pool: ServingPool, live: Mapping[str, Json], heard: Heard
+    ) -> tuple[tuple[Group, ...], list[str]]:
+        """All that have pods or are to have some, and the names of those that the spec has no
+        more."""
+        running = {group: int(found["spec"]["replicas"]) for group, found in live.items()}
+        spare = fallback_groups(pool, running)
+        running.pop(FALLBACK_GROUP, None)
+        wanted = engine_groups(pool, running, heard.scaled)
+        former = former_groups(pool, wanted, running, self._ready_by_group(key))
+        gone = [*former, *(spare if pool.spec.fallback is None else ())]
+        return (*wanted, *former, *spare), [group.name for group in gone]
+
+    def _rendered(self, state: PoolState, route: Route) -> Children:
+        assert state.pool is not None
+        main = [group for group in state.groups if group.name != FALLBACK_GROUP]
+        return render_children(
+            state.pool,
+            state.sidecar_image,
+            self._settings.admin_namespaces,
+            state.groups,
+            leading_group(main, self._ready_by_group(state.key)),
+            route,
+        )
+
+    async def _service(self, run: PoolChildren) -> Json | KubeError | None:
         """The pool's own, as it is, or why it is not known."""
         try:
-            return await run.get(SERVICE, run.pool.metadata.name), None
+            return await run.get(SERVICE, run.pool.metadata.name)
         except (Unavailable, Forbidden) as error:
-            return None, error
+            return error
 
     def _route(
         self, pool: ServingPool, service: Json | None, policy: Policy, heard: Heard
@@ -288,6 +326,7 @@ class Reconciler:
             strangers=[
                 pod["metadata"]["name"] for pod in ready if unknown or not knows_routers(pod)
             ],
+            older_sidecars=unknown,
             unsigned_served=heard.in_force == policy.generation,
             now_seconds=now,
         )
@@ -306,28 +345,6 @@ class Reconciler:
             await remove_router(run, monitored=self._world.serves(POD_MONITOR))
         return None
 
-    async def _monitoring(
-        self, run: PoolChildren, pool: ServingPool, policy: Policy, children: Children
-    ) -> None:
-        """What the Prometheus operator reads, where the cluster has its kinds."""
-        try:
-            if self._world.serves(POD_MONITOR):
-                await run.apply(POD_MONITOR, children.pod_monitor)
-                if children.router is not None:
-                    await run.apply(POD_MONITOR, children.router.pod_monitor)
-            if self._world.serves(PROMETHEUS_RULE):
-                observability = pool.spec.observability
-                labels = (observability and observability.rule_labels) or {}
-                rule = prometheus_rule(pool, policy.tiers, labels, self._settings.runbooks)
-                if rule is not None:
-                    await run.apply(PROMETHEUS_RULE, rule)
-                else:
-                    await run.remove(PROMETHEUS_RULE, pool.metadata.name)
-        except NotFound:  # a kind went away since
-            pass
-        except Unavailable as error:  # such as a webhook, for which no pod is to wait
-            run.refused(PROMETHEUS_RULE, pool.metadata.name, error)
-
     async def _stateful_sets(self, pool: PoolIdentity) -> dict[str, Json]:
         """The pool's own by engine group."""
         selector = f"{names.POOL_LABEL}={pool.metadata.name}"
@@ -344,23 +361,6 @@ class Reconciler:
             return pool.spec.sidecar.image
         images = (running_sidecar_image(found) for found in live.values())
         return next(filter(None, images), self._settings.sidecar_image)
-
-    async def _group(self, run: PoolChildren, group: GroupPlan, live: Json | None) -> Json | None:
-        """Bring one engine group's objects to its plan; its StatefulSet, where there is one."""
-        children, name = group.children, group.children.disruption_budget["metadata"]["name"]
-        if group.removed:
-            # Last what tells that there was such a group.
-            if group.name != names.MAIN_GROUP:
-                await run.remove(SERVICE, name)
-            await run.remove(POD_DISRUPTION_BUDGET, name)
-            await run.remove(STATEFUL_SET, name)
-            return None
-        if children.service is not None:
-            await run.apply(SERVICE, children.service)
-        elif group.name != names.MAIN_GROUP:
-            await run.remove(SERVICE, name)
-        await run.apply(POD_DISRUPTION_BUDGET, children.disruption_budget)
-        return await run.apply_pods(STATEFUL_SET, group.plan, live, "spec.engine") or live
 
     async def _write_policy(
         self, run: PoolChildren, compiled: CompiledPool, live: dict[str, Json], token: str | None

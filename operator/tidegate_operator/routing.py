@@ -29,7 +29,12 @@ from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Rea
 from tidegate_operator.api.router import RouterSpec
 from tidegate_operator.conditions import timestamp
 from tidegate_operator.findings import Finding, joined
-from tidegate_operator.names import IDENTITY, ROUTED_SINCE_ANNOTATION
+from tidegate_operator.names import (
+    COMPONENT_LABEL,
+    IDENTITY,
+    ROUTED_SINCE_ANNOTATION,
+    ROUTER,
+)
 from tidegate_operator.pool_state import PodState
 
 Json = dict[str, Any]
@@ -39,6 +44,7 @@ SETTLE_SECONDS = 60.0
 ROUTED_SINCE_VERSION = 2
 """The version of the policy that says whether there is a router."""
 _FROM_THE_FIRST = timestamp(0.0)
+_SIDECARS = "the sidecars to know that clients come without it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,13 @@ class Route:
 
     @property
     def has_router(self) -> bool:
-        """Whether there is one, to serve or to begin with."""
-        return self.wanted or self.leads
+        """Whether there is one, or may be: to serve, to begin with, or until that is known."""
+        return self.wanted or self.leads or bool(self.waits_for)
+
+    @property
+    def waits_for_sidecars(self) -> bool:
+        """Its removal goes on once all of them run the newest policy."""
+        return self.waits_for == _SIDECARS
 
 
 NO_ROUTE = Route()
@@ -80,27 +91,38 @@ def plan_route(
     *,
     routers_ready: int,
     strangers: Sequence[str],
+    older_sidecars: bool,
     unsigned_served: bool,
     now_seconds: float,
 ) -> Route:
-    """The next step. ``strangers`` are ready pods of engines that do not know the routers' keys;
-    ``unsigned_served``: all sidecars are known to run a policy under which they serve clients
-    without a router."""
+    """The next step. ``strangers`` are ready pods of engines that do not know the routers' keys,
+    with ``older_sidecars`` all of them for the version of their sidecar; ``unsigned_served``: all
+    sidecars are known to run a policy under which they serve clients without a router."""
     since = _FROM_THE_FIRST if service is None else _since(service)
     if not wanted:
         if since is None or service is None or unsigned_served:
             return NO_ROUTE
-        text = "the sidecars to know that clients come without it"
-        return Route(since=since, waits_for=text)
+        return Route(since=since, waits_for=_SIDECARS)
     if since is not None:
         age_seconds = now_seconds - datetime.fromisoformat(since).timestamp()
         return Route(True, since, settled=age_seconds >= SETTLE_SECONDS)
     if strangers:
-        text = f"pods that know the router's keys; others are replaced: {', '.join(strangers)}"
+        text = f"pods that know the router's keys; others are replaced: {joined(strangers)}"
+        if older_sidecars:
+            text = "sidecars that know of routers; set spec.sidecar.image to the operator's version"
         return Route(True, waits_for=text)
     if not routers_ready:
         return Route(True, waits_for="a pod of the router to be ready")
     return Route(True, timestamp(now_seconds))
+
+
+def as_it_stays(route: Route, service: Json | None) -> Route:
+    """The route where the API server refuses the change of the pool's Service that goes with it;
+    ``service`` is the one there was."""
+    since = None if service is None else _since(service)
+    if since == route.since:
+        return route
+    return Route(route.wanted, since, waits_for="the pool's Service, whose change is refused")
 
 
 def knows_routers(pod: Json) -> bool:
@@ -116,7 +138,7 @@ def with_router(
     pods: Sequence[PodState],
 ) -> list[Finding]:
     """A pool's conditions with what its router means for them; ``pods`` are the router's."""
-    if not route.has_router:
+    if not route.wanted and not route.leads:
         return list(findings)
     wanted_pods = 0 if router is None else router.pods
     living = [pod for pod in pods if not pod.terminating]
@@ -167,6 +189,8 @@ def _moving(finding: Finding, routed: Finding) -> Finding:
 
 
 def _since(service: Json) -> str | None:
+    if (service["spec"].get("selector") or {}).get(COMPONENT_LABEL) != ROUTER:
+        return None  # whatever a hand wrote beside it
     annotations = service["metadata"].get("annotations") or {}
     since = annotations.get(ROUTED_SINCE_ANNOTATION)
     try:

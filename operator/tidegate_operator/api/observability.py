@@ -46,7 +46,8 @@ class ObservabilitySpec(ApiModel):
         | None
     ) = described(
         "Base URL of a Prometheus that loads the pool's rules and scrapes its pods, such as "
-        "http://prometheus.monitoring:9090. The operator asks it for `autoscaling`.",
+        "http://prometheus.monitoring:9090. The operator asks it for the error budgets in the "
+        "status, for the condition SLOMet, and for `autoscaling`.",
         unset="none is asked",
     )
     rule_labels: dict[str, LabelValue] | None = described(

@@ -75,12 +75,13 @@ async def test_an_address_that_is_none_is_said_too() -> None:
     [
         ([b"[" * 100_000], "not its API's JSON"),
         ([answer({"metric": {"tier": "paid"}, "value": [NOW, "many"]})], "not its API's JSON"),
+        ([answer({"metric": {}, "value": [NOW, 10**400]})], "not its API's JSON"),
         ([answer({"metric": {}, "value": []})], "not its API's JSON"),
         ([answer({"metric": ["tier"], "value": [NOW, "1"]})], "not its API's JSON"),
         ([answer({"metric": {"tier": {}}, "value": [NOW, "1"]})], "has no series"),
         ([b" " * 65_536] * (MAX_ANSWER_BYTES // 65_536 + 1), "too much"),
     ],
-    ids=["deep", "no number", "no value", "no labels", "odd labels", "large"],
+    ids=["deep", "no number", "no float", "no value", "no labels", "odd labels", "large"],
 )
 async def test_what_is_no_answer_is_said_and_never_raised(pieces: list[bytes], why: str) -> None:
     found = await told(lambda _: pieces)

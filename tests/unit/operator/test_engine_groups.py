@@ -130,7 +130,8 @@ def test_the_pools_service_leads_to_the_first_group_that_serves() -> None:
 
 def plans(obj: Json, live: dict[str, Json], former: tuple[Group, ...] = ()) -> dict[str, GroupPlan]:
     parsed = read(obj)
-    made = render_children(parsed, "sidecar:1", groups=(*engine_groups(parsed), *former))
+    groups = (*engine_groups(parsed), *former, *fallback_groups(parsed, ()))
+    made = render_children(parsed, "sidecar:1", groups=groups)
     found = plan_groups(made.groups, live, [group.name for group in former], obj["spec"])
     return {plan.name: plan for plan in found}
 
@@ -189,6 +190,18 @@ def test_a_second_change_takes_the_turn_from_nobody() -> None:
     rolling["code"]["status"]["currentRevision"] = "old"
     after = before | {"spec": before["spec"] | {"engine": {"image": "vllm:2"}}}
     assert partitions(plans(after, rolling)) == {"chat": 2, "code": 0}
+
+
+def test_a_fallback_holds_up_no_change_and_is_replaced_last() -> None:
+    """Its pod finds no node, as nothing is left for one that stands by."""
+    fallback = {"tiers": ["t0"], "replicas": 1}
+    before = pool(replicas=2, router={}, fallback=fallback)
+    live = applied(before, {})
+    live["fallback"]["status"]["currentRevision"] = "old"
+    after = before | {"spec": before["spec"] | {"engine": {"image": "vllm:2"}}}
+    assert partitions(plans(after, live)) == {"main": 0, "fallback": 1}
+    live["main"] = applied(after, live)["main"]
+    assert partitions(plans(after, live)) == {"main": 0, "fallback": 0}
 
 
 def test_a_change_of_one_groups_draft_concerns_it_alone() -> None:

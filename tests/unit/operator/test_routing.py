@@ -9,7 +9,7 @@ from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Rea
 from tidegate_operator.api.router import RouterSpec
 from tidegate_operator.conditions import timestamp
 from tidegate_operator.findings import Finding
-from tidegate_operator.names import ROUTED_SINCE_ANNOTATION
+from tidegate_operator.names import COMPONENT_LABEL, ROUTED_SINCE_ANNOTATION
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.routing import (
     NO_ROUTE,
@@ -27,11 +27,14 @@ SINCE = timestamp(NOW)
 
 def service(since: str | None = None) -> dict[str, Any]:
     annotations = {} if since is None else {"annotations": {ROUTED_SINCE_ANNOTATION: since}}
-    return {"metadata": {"name": "chat"} | annotations}
+    component = "engine" if since is None else "router"
+    selector = {"selector": {COMPONENT_LABEL: component}}
+    return {"metadata": {"name": "chat"} | annotations, "spec": selector}
 
 
 def plan(wanted: bool, live: dict[str, Any] | None, **seen: Any) -> Route:
-    given = {"routers_ready": 0, "strangers": (), "unsigned_served": False, "now_seconds": NOW}
+    given = {"routers_ready": 0, "strangers": (), "older_sidecars": False}
+    given |= {"unsigned_served": False, "now_seconds": NOW}
     return plan_route(wanted, live, **(given | seen))
 
 
@@ -44,6 +47,10 @@ def test_there_step_by_step() -> None:
     waiting = plan(True, service(), routers_ready=1, strangers=["chat-0"])
     assert not waiting.leads
     assert "chat-0" in waiting.waits_for
+    # Those of an older sidecar are not replaced by themselves.
+    older = plan(True, service(), routers_ready=1, strangers=["chat-0"], older_sidecars=True)
+    assert not older.leads
+    assert "spec.sidecar.image" in older.waits_for
     led = plan(True, service(), routers_ready=1)
     assert led == Route(True, SINCE)
     # Only what the Service says already becomes the policy's.
