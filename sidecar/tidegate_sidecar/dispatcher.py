@@ -36,7 +36,7 @@ from tidegate_sidecar.limit_headers import limit_headers
 from tidegate_sidecar.limit_store import LimitStore
 from tidegate_sidecar.recent_requests import RecentRequests
 from tidegate_sidecar.tally import Tally
-from tidegate_sidecar.ticket import Ticket, TicketState
+from tidegate_sidecar.ticket import WAITING, Ticket, TicketState
 
 NO_ENGINE_RETRY_SECONDS = 5
 """An engine that starts takes at least this long."""
@@ -236,12 +236,8 @@ class Dispatcher:
         assert scheduler is not None
         del self._tickets[request.id]
         self.changes += 1
-        if state is TicketState.QUEUED:
-            scheduler.cancel(request.id, now)
-        elif state is TicketState.BACKING_OFF:
-            if ticket.back_off is not None:
-                ticket.back_off.cancel()
-            scheduler.finish(request.id, None, now)
+        if state in WAITING:
+            self._leave_queue(ticket, state, now)
         elif state is TicketState.DISPATCHED:
             self.in_flight.left(ticket, now)
             # What its client abandons before a token has come is billed its prompt: free, it would
@@ -255,7 +251,17 @@ class Dispatcher:
             if request.forecast is not None and request.forecast.skew is not None:
                 self._tally.skewed(request.tenant, request.forecast.skew)
 
-    # --- what befalls queued requests
+    def _leave_queue(self, ticket: Ticket, state: TicketState, now: float) -> bool:
+        """It waits no more, nor goes to the engine; False: it has expired, and is told so."""
+        assert self.scheduler is not None
+        if state is TicketState.QUEUED:
+            return self.scheduler.cancel(ticket.request.id, now)
+        if ticket.back_off is not None:
+            ticket.back_off.cancel()
+        self.scheduler.finish(ticket.request.id, None, now)
+        return True
+
+    # --- what befalls those that wait
 
     def _drop(self, request: Request, error: ApiError) -> None:
         """It is out of the scheduler's queue: its handler is told why."""
@@ -287,19 +293,20 @@ class Dispatcher:
         self._arm_expiry()
 
     def refuse_queued(self, outcome: Outcome, only: Callable[[Ticket], bool] | None = None) -> int:
-        """End the queued requests (those that ``only`` names) with ``outcome``; how many."""
+        """End the requests that wait, those that back off too (of them that ``only`` names), with
+        ``outcome``; how many."""
         if self.scheduler is None:
             return 0
         now = self.loop.time()
-        queued = [
+        waiting = [
             ticket
             for ticket in self._tickets.values()
-            if ticket.state is TicketState.QUEUED and (only is None or only(ticket))
+            if ticket.state in WAITING and (only is None or only(ticket))
         ]
-        for ticket in queued:
-            if self.scheduler.cancel(ticket.request.id, now):
+        for ticket in waiting:
+            if self._leave_queue(ticket, ticket.state, now):
                 self._drop(ticket.request, self.refusal(outcome, ticket.request.tenant))
-        return len(queued)
+        return len(waiting)
 
     def hand_back(self, requests: int) -> int:
         """End up to so many queued requests, the newest first: another pod is free; how many."""

@@ -49,6 +49,10 @@ class TicketState(Enum):
     ENDED = "ended"
 
 
+WAITING = frozenset({TicketState.QUEUED, TicketState.BACKING_OFF})
+"""For a turn, or for the end of a back-off and then a turn."""
+
+
 class Ticket:
     """One request on its way; a context manager that ends it."""
 
@@ -131,7 +135,7 @@ class Ticket:
 
     async def turn(self) -> None:
         """Wait until it may be sent; :class:`ApiError` where it lost its place."""
-        if self.state in (TicketState.QUEUED, TicketState.BACKING_OFF):
+        if self.state in WAITING:
             self._turn = self._host.loop.create_future()
             try:
                 await self._turn

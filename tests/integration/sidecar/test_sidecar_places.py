@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,19 +157,47 @@ async def test_a_lone_request_that_shows_nothing_makes_room_as_it_goes_on(tmp_pa
         await sidecar.settled()
 
 
-async def test_a_client_that_leaves_while_its_request_backs_off(tmp_path: Path) -> None:
+@asynccontextmanager
+async def backing_off(
+    folder: Path,
+) -> AsyncIterator[tuple[SidecarUnderTest, asyncio.Task[dict[str, Any]]]]:
+    """Alice's request does, for longer than anybody waits."""
     document = policy(seats=1)
     document["tiers"][1]["preemption"] = {
         "evictable": True,
         "backoff_per_queued_request_seconds": 60,
         "backoff_max_seconds": 60,
     }
-    async with pair(tmp_path, document, "--max-num-seqs", "1") as (_, sidecar):
+    async with pair(folder, document, "--max-num-seqs", "1") as (_, sidecar):
         low = send(sidecar, ALICE, 20, 800)
         await until(lambda: running(sidecar)["low"] == 1)
         high = [send(sidecar, BOB, 20, 30) for _ in range(2)]
         await until(lambda: sidecar.runtime.tally.tiers["low"].preemptions == 1)
-        low.cancel()
+        yield sidecar, low
         await asyncio.gather(*high)
         await sidecar.settled()
-        assert sidecar.outcomes(ALICE) == {"client_closed": 1}
+
+
+async def test_a_client_that_leaves_while_its_request_backs_off(tmp_path: Path) -> None:
+    async with backing_off(tmp_path) as (sidecar, low):
+        low.cancel()
+        await until(lambda: sidecar.outcomes(ALICE) == {"client_closed": 1})
+
+
+async def test_a_key_that_is_revoked_while_its_request_backs_off(tmp_path: Path) -> None:
+    async with backing_off(tmp_path) as (sidecar, low):
+        dispatcher = sidecar.runtime.dispatcher
+        assert sidecar.runtime.in_force is not None
+        bundle = sidecar.runtime.in_force.bundle
+        keys = {digest: who for digest, who in bundle.keys.keys.items() if who != ALICE}
+        assert sidecar.runtime.apply(
+            replace(
+                bundle,
+                policy=replace(bundle.policy, generation=2),
+                keys=replace(bundle.keys, generation=2, keys=keys),
+            )
+        )
+        with pytest.raises(AssertionError, match="invalid_api_key"):
+            await asyncio.wait_for(low, 10)
+        assert sidecar.outcomes(ALICE) == {"unauthenticated": 1}
+        assert not any(ticket.request.tenant == ALICE for ticket in dispatcher._tickets.values())
