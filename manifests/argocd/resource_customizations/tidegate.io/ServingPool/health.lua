@@ -1,6 +1,6 @@
 -- Health of a ServingPool from its condition Ready: True is Healthy; False, which the operator sets only for
 -- what a person must mend, is Degraded; anything else is Progressing.
--- A pool of no replicas is Suspended.
+-- A pool of no replicas is Suspended, unless autoscaling sets them and they are ignored.
 -- A missed objective and a fallback that serves are told, and degrade nothing: no sync is to fail for the
 -- load of the hour.
 local hs = { status = "Progressing", message = "Waiting for the operator" }
@@ -39,7 +39,8 @@ if ready.observedGeneration ~= nil and ready.observedGeneration ~= generation th
 end
 
 hs.message = ready.message .. notes
-if obj.spec.replicas == 0 and (ready.status ~= "False" or ready.reason == "ScaledToZero") then
+local none = obj.spec.replicas == 0 and obj.spec.autoscaling == nil
+if none and (ready.status ~= "False" or ready.reason == "ScaledToZero") then
   hs.status = "Suspended"
   return hs
 end
