@@ -19,6 +19,7 @@ from tidegate.scheduling.contracts import (
     LoadReport,
     PodList,
     Policy,
+    Report,
     RequestExplanation,
     Scenario,
     SidecarStatus,
@@ -38,6 +39,10 @@ INTRODUCTION = """\
 Versioned JSON. Whoever reads one refuses, naming the path, what does not fit: an unknown or missing
 field, a wrong type (`true` is not 1, `NaN` is not a number), a value outside its bounds, another
 version. An example of each lies in `tests/contracts/` and is read by the tests of both sides.
+
+What a part tells of itself is read by others that may be older than it, such as an operator that
+was rolled back, so there unknown fields are ignored; the sections say where. In what is to be put
+in force they never are.
 """
 
 
@@ -103,6 +108,8 @@ def render() -> str:
     shown: set[type] = set()
     for document in DOCUMENTS:
         parts.append(f"\n## {document.name}\n\n{document.way}. ")
+        if issubclass(document.root, Report):
+            parts.append("Unknown fields are ignored. ")
         parts.append(f"Example: `tests/contracts/{document.example}`.\n\n")
         for cls in _reachable(document.root):
             if cls not in shown:

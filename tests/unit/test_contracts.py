@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from tidegate.scheduling.contracts import (
     QueueLimits,
     RateLimit,
     Refusal,
+    Report,
     RequestExplanation,
     SchedulingMode,
     Shard,
@@ -274,6 +276,34 @@ def test_anything_else_is_refused_and_never_an_error_of_ours(data: Any, kind: st
 def test_example_is_read_and_shows_every_field(name: str) -> None:
     data = json.loads((EXAMPLES / name).read_text())
     assert encode(decode(KINDS[name], data)) == data
+
+
+def objects(value: Any, data: Any) -> Iterator[dict[str, Any]]:
+    """The JSON objects of all dataclasses in a contract, outermost first."""
+    if dataclasses.is_dataclass(value):
+        yield data
+        for field in dataclasses.fields(value):
+            if field.name in data:
+                yield from objects(getattr(value, field.name), data[field.name])
+    elif isinstance(value, tuple | Mapping):
+        keys = value if isinstance(value, Mapping) else range(len(value))
+        for key in keys:
+            yield from objects(value[key], data[key])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_field_of_a_later_version_is_ignored_in_reports_alone(name: str) -> None:
+    """Wherever it stands: an operator that was rolled back goes on reading newer sidecars."""
+    kind, data = KINDS[name], json.loads((EXAMPLES / name).read_text())
+    value = decode(kind, data)
+    for found in objects(value, data):
+        found["of_a_later_version"] = {"told": [1]}
+        if issubclass(kind, Report):
+            assert decode(kind, data) == value
+            continue
+        with pytest.raises(ContractError, match="unknown field 'of_a_later_version'"):
+            decode(kind, data)
+        del found["of_a_later_version"]
 
 
 def test_shards_of_the_example_are_one_policy() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -14,7 +15,7 @@ from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.sidecars import Delivery, SidecarLink
 
-from tidegate.scheduling.contracts import SharedStateStatus, SidecarStatus, dumps
+from tidegate.scheduling.contracts import EngineStatus, SharedStateStatus, SidecarStatus, encode
 
 
 class Answer:
@@ -93,7 +94,10 @@ class Sidecars:
             reads_policy=self.reads_policy.get(address, 1),
             shared_state=self.shared_state,
         )
-        yield Answer(200, dumps(status))
+        told = encode(status)
+        if self.mode.get(address) == "later version":
+            told["of_a_later_version"] = told["engine"] = {"ready": True, "of_a_later_version": [1]}
+        yield Answer(200, json.dumps(told))
 
 
 def pod(address: str, *, ready: bool = True) -> PodState:
@@ -258,6 +262,19 @@ async def test_the_version_is_what_all_sidecars_read(mode: str) -> None:
         link.update([pod("10.0.0.1")], delivery(1))
         await becomes(lambda: session.told == 3, "the older one goes")
         assert link.reads_policy == 2
+
+
+async def test_what_a_later_version_tells_besides_is_no_failure() -> None:
+    """As after a rollback of the operator, which restarts no pods."""
+    session = Sidecars()
+    session.mode["10.0.0.1"] = "later version"
+    async with running(session) as link:
+        link.update([pod("10.0.0.1")], delivery(1))
+        await becomes(link.readings, "it is read")
+        (readings,) = link.readings()
+        assert readings[-1].status.engine == EngineStatus(ready=True)
+        (sidecar,) = link.sidecars.values()
+        assert sidecar.failures == 0
 
 
 async def test_each_is_told_how_many_serve_and_again_when_it_may_have_forgotten() -> None:

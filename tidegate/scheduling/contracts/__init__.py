@@ -4,7 +4,7 @@
 by the tests of both sides.
 """
 
-from tidegate.scheduling.contracts.codec import ContractError, decode, dumps, encode, loads
+from tidegate.scheduling.contracts.codec import ContractError, Report, decode, dumps, encode, loads
 from tidegate.scheduling.contracts.engine_group import FALLBACK_GROUP, EngineGroupPolicy, Spill
 from tidegate.scheduling.contracts.explanation import (
     EXPLANATION_VERSION,
@@ -175,6 +175,7 @@ __all__ = [
     "RateLimit",
     "RecordKind",
     "Refusal",
+    "Report",
     "RequestExplanation",
     "RequestState",
     "Scenario",

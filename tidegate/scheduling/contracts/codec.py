@@ -7,6 +7,11 @@ unknown field, a wrong type (booleans are not integers, non-finite numbers are n
 integer beyond what a double holds, a string that is no Unicode text, a value outside
 ``low``/``high``, a string outside an enum, a version other than the one this code reads.
 
+Unknown fields are refused where somebody's word is to be put in force, for a part that is silently
+left out would be believed to act. What a part tells of itself (:class:`Report`) may come from a
+later version than its reader, and such a field is nothing that the reader could miss: there, and
+in all that it holds, unknown fields are ignored. The rest is as strict.
+
 A field that came with a later version of its contract (``since``) is written only where it differs
 from its default: who reads the version before can read all but what it never knew (see
 :mod:`tidegate.scheduling.contracts.versions`).
@@ -34,6 +39,12 @@ MAX_INTEGER = 2**53 - 1
 
 class ContractError(ValueError):
     """A document that does not fit its contract; the message names the path and the cure."""
+
+
+class Report:
+    """Base of a contract by which a part tells of itself; who reads it ignores unknown fields."""
+
+    __slots__ = ()
 
 
 def described(
@@ -94,7 +105,8 @@ def loads(cls: type[T], text: str | bytes, name: str = "") -> T:
 
 def decode(cls: type[T], data: Any, path: str = "") -> T:
     """Decode a JSON value into ``cls``; :class:`ContractError` says what is wrong and where."""
-    return typing.cast(T, _decode(cls, data, path or cls.__name__))
+    strict = not issubclass(cls, Report)
+    return typing.cast(T, _decode(cls, data, path or cls.__name__, strict))
 
 
 @cache
@@ -112,33 +124,33 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _decode(kind: Any, data: Any, path: str) -> Any:
+def _decode(kind: Any, data: Any, path: str, strict: bool) -> Any:
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         (inner,) = (arm for arm in typing.get_args(kind) if arm is not type(None))
-        return None if data is None else _decode(inner, data, path)
+        return None if data is None else _decode(inner, data, path, strict)
     if origin is tuple:
         if not isinstance(data, list):
             raise ContractError(f"{path}: expected a list, got {_shown(data)}")
         inner = typing.get_args(kind)[0]
-        return tuple(_decode(inner, item, f"{path}[{i}]") for i, item in enumerate(data))
+        return tuple(_decode(inner, item, f"{path}[{i}]", strict) for i, item in enumerate(data))
     if origin in (dict, Mapping):
         if not isinstance(data, dict):
             raise ContractError(f"{path}: expected an object, got {_shown(data)}")
         inner = typing.get_args(kind)[1]
-        return {key: _decode(inner, item, f"{path}[{key!r}]") for key, item in data.items()}
+        return {key: _decode(inner, item, f"{path}[{key!r}]", strict) for key, item in data.items()}
     if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(typing.cast(type, kind), data, path)
+        return _decode_dataclass(typing.cast(type, kind), data, path, strict)
     if issubclass(kind, StrEnum):
         return _decode_enum(kind, data, path)
     return _decode_scalar(kind, data, path)
 
 
-def _decode_dataclass(cls: type, data: Any, path: str) -> Any:
+def _decode_dataclass(cls: type, data: Any, path: str, strict: bool) -> Any:
     if not isinstance(data, dict):
         raise ContractError(f"{path}: expected an object, got {_shown(data)}")
     fields = {f.name: f for f in dataclasses.fields(cls)}
-    if unknown := sorted(set(data) - set(fields)):
+    if strict and (unknown := sorted(set(data) - set(fields))):
         raise ContractError(f"{path}: unknown field {unknown[0]!r}; known are {sorted(fields)}")
     values = {}
     for name, field in fields.items():
@@ -147,7 +159,7 @@ def _decode_dataclass(cls: type, data: Any, path: str) -> Any:
             if field.default is field.default_factory is dataclasses.MISSING:
                 raise ContractError(f"{where}: required")
             continue
-        values[name] = _decode(_hints(cls)[name], data[name], where)
+        values[name] = _decode(_hints(cls)[name], data[name], where, strict)
         _check_bounds(values[name], field, where)
     try:
         return cls(**values)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidegate.scheduling.contracts.codec import described
+from tidegate.scheduling.contracts.codec import Report, described
 from tidegate.scheduling.contracts.limits import FairnessUnit, LimitWindow
 from tidegate.scheduling.contracts.policy import SchedulingMode
 from tidegate.scheduling.contracts.usage_record import UsageRecord
@@ -129,7 +129,7 @@ class ServedInstead:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestExplanation:
+class RequestExplanation(Report):
     """One request."""
 
     version: int = described(
@@ -153,7 +153,7 @@ class RequestExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class TenantExplanation:
+class TenantExplanation(Report):
     """One tenant on one sidecar."""
 
     version: int = described(

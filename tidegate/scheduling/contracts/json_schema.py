@@ -1,7 +1,8 @@
 """JSON Schema (2020-12, as OpenAPI 3.1 has it) of contracts, from their annotations.
 
 What ``codec.decode`` takes fits the schema of its class; the other way round it may still refuse
-what no schema says: rules between fields (``__post_init__``) and text that is no Unicode.
+what no schema says: rules between fields (``__post_init__``) and text that is no Unicode. Of a
+``Report`` the schema is what this version writes; ``decode`` also takes what a later one adds.
 """
 
 from __future__ import annotations

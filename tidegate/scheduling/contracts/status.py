@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidegate.scheduling.contracts.codec import ContractError, described
+from tidegate.scheduling.contracts.codec import ContractError, Report, described
 from tidegate.scheduling.contracts.explanation import LimitUse
 from tidegate.scheduling.contracts.limits import SloMetric
 from tidegate.scheduling.contracts.policy import SchedulingMode
@@ -164,7 +164,7 @@ class GateStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class SidecarStatus:
+class SidecarStatus(Report):
     """The answer of ``GET /status``."""
 
     version: int = described("Version of this contract.", low=STATUS_VERSION, high=STATUS_VERSION)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidegate.scheduling.contracts.codec import described
+from tidegate.scheduling.contracts.codec import Report, described
 
 STEP_STATISTICS_VERSION = 1
 
@@ -99,7 +99,7 @@ class StepTier:
 
 
 @dataclass(frozen=True, slots=True)
-class StepStatistics:
+class StepStatistics(Report):
     """One step of one engine."""
 
     version: int = described(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidegate.scheduling.contracts.codec import described
+from tidegate.scheduling.contracts.codec import Report, described
 
 USAGE_RECORD_VERSION = 1
 
@@ -27,7 +27,7 @@ class RecordKind(StrEnum):
 
 
 @dataclass(slots=True)
-class UsageRecord:
+class UsageRecord(Report):
     """One request that has ended.
 
     Not frozen as other contracts are: each request makes one, and that would cost it five times as
