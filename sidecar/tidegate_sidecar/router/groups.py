@@ -200,4 +200,4 @@ def _room(pod: GroupPod) -> int:
     """How many more it may get and still have idle capacity."""
     if pod.seats is None:
         return 0 if pod.in_hand else 1
-    return max(0, int(FULL_FROM * pod.seats) - pod.in_hand)
+    return max(0, max(1, int(FULL_FROM * pod.seats)) - pod.in_hand)

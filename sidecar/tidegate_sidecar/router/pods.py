@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from tidegate.scheduling.contracts import ServingPod
-from tidegate_sidecar.engine import EngineClient, EngineUnreachable
+from tidegate_sidecar.engine import EngineClient, EngineUnreachable, Exchange
 from tidegate_sidecar.engine_address import EngineAddress
 from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.router.breaker import Breaker
@@ -34,6 +34,8 @@ LOOK_SECONDS = 2.0
 MISSES_ALLOWED = 3
 """Looks without an answer in time, after which a pod that was ready is not."""
 _MAX_LOAD_BYTES = 64 << 10
+_UNHEARD = (EngineBroken, TimeoutError, KeyError, TypeError, ValueError)
+"""Whoever answers so is there, and may be anybody."""
 
 
 class RoutedPod:
@@ -221,14 +223,8 @@ class PodSet:
 
     async def _hear(self, pod: RoutedPod, token: dict[str, str]) -> None:
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                exchange = await pod.admin.get("/load", token)
-                try:
-                    body = await exchange.read_all(_MAX_LOAD_BYTES)
-                finally:
-                    exchange.close()
-            load = orjson.loads(body)
-            ready = exchange.status == 200 and bool(load["ready"])
+            status, load = await _said(pod.admin.get("/load", token))
+            ready = status == HTTPStatus.OK and bool(load["ready"])
             pod.says(load)
             if ready and not pod.ready:
                 pod.breaker = Breaker()  # it was away: what failed then says nothing of it now
@@ -236,18 +232,24 @@ class PodSet:
             pod.misses = 0
         except EngineUnreachable:
             pod.ready = False
-        except (EngineBroken, TimeoutError, KeyError, TypeError, ValueError):
+        except _UNHEARD:
             pod.misses += 1
             pod.ready = pod.ready and pod.misses < MISSES_ALLOWED
 
     async def _take_back(self, pod: RoutedPod, count: int, token: dict[str, str]) -> None:
-        with contextlib.suppress(EngineUnreachable, EngineBroken, TimeoutError):
-            async with asyncio.timeout(LOOK_SECONDS):
-                exchange = await pod.admin.post(f"/hand-back?requests={count}", token, b"{}")
-                try:
-                    body = orjson.loads(await exchange.read_all(_MAX_LOAD_BYTES))
-                finally:
-                    exchange.close()
-            if exchange.status == 200:
-                self.handed_back += int(body["handed_back"])
-                pod.queued -= int(body["handed_back"])
+        with contextlib.suppress(EngineUnreachable, *_UNHEARD):
+            asked = pod.admin.post(f"/hand-back?requests={count}", token, b"{}")
+            status, told = await _said(asked)
+            if status == HTTPStatus.OK:
+                self.handed_back += int(told["handed_back"])
+                pod.queued -= int(told["handed_back"])
+
+
+async def _said(asked: Awaitable[Exchange]) -> tuple[int, Any]:
+    """Status and JSON of an admin port's answer; one of ``_UNHEARD``: it is none."""
+    async with asyncio.timeout(LOOK_SECONDS):
+        exchange = await asked
+        try:
+            return exchange.status, orjson.loads(await exchange.read_all(_MAX_LOAD_BYTES))
+        finally:
+            exchange.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from aiohttp import test_utils, web
 from cryptography import x509
 from support.certificates import self_signed
 from support.fake_engine import until
@@ -30,8 +31,9 @@ from support.sidecar import (
 )
 from tidegate_sidecar.auth import Identity
 from tidegate_sidecar.identity_keys import IDENTITY_HEADER, LIFETIME_SECONDS, IdentityKeys
+from tidegate_sidecar.router.pods import PodSet
 
-from tidegate.scheduling.contracts import UsageRecord, loads
+from tidegate.scheduling.contracts import ServingPod, UsageRecord, loads
 
 pytestmark = pytest.mark.integration
 
@@ -234,6 +236,28 @@ async def test_what_was_handed_back_often_enough_waits_where_it_is(
         assert dispatcher.hand_back(1) == handed_back
     release.set()
     assert set(await asyncio.gather(*asked)) == {200}
+
+
+async def test_who_hands_nothing_back_holds_up_no_look_at_the_pods() -> None:
+    """A sidecar of before the router's: its queue is told, and the route is not there."""
+
+    def old_sidecar(queued: int) -> test_utils.RawTestServer:
+        async def answer(request: web.BaseRequest) -> web.Response:
+            if request.path == "/load":
+                return web.json_response({"ready": True, "queued": queued})
+            return web.Response(status=404, text="404: Not Found")
+
+        return test_utils.RawTestServer(answer)
+
+    async with old_sidecar(9) as busy, old_sidecar(0) as free:
+        addresses = [f"http://{server.host}:{server.port}" for server in (busy, free)]
+        told = [ServingPod(each, each, each) for each in addresses]
+        pods = PodSet(SimpleNamespace(take=lambda: told), None, 0.05, 60.0)
+        for _ in range(2):
+            await pods.look()
+        assert [pod.queued for pod in pods.pods] == [9, 0]
+        assert pods.handed_back == 0
+        pods.close()
 
 
 def write_certificate(folder: Path, name: str) -> None:

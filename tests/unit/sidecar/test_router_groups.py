@@ -174,6 +174,15 @@ def test_what_waits_moves_to_where_there_is_room() -> None:
     assert groups_at_rest(frozenset(), busy, pod("code", SEATS, queued=4)) == {}
 
 
+def test_an_engine_of_one_seat_takes_one_that_waits() -> None:
+    among, busy, single = groups(), pod("chat", SEATS, queued=3), pod("code")
+    single.seats = 1
+    among.look([busy, single], 0.0)
+    assert among.to_hand_back([busy, single]) == {"chat-0": 1}
+    single.in_hand = 1
+    assert among.to_hand_back([busy, single]) == {}
+
+
 def groups_at_rest(stays: frozenset[str], *pods: Pod) -> dict[str, int]:
     among = groups(stays)
     among.look(pods, 0.0)
