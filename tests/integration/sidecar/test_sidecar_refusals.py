@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from support.sidecar import (
     policy_document,
 )
 
+from tidegate.scheduling.contracts import Policy, loads
 from tidegate.scheduling.scheduler import Scheduler
 
 from .conftest import StartSidecar
@@ -174,6 +177,23 @@ async def test_the_longest_wait_ends_with_504(
         assert response.status == 504
         assert (await response.json())["error"]["code"] == "queue_wait_exceeded"
         assert response.headers["x-tidegate-dropped-reason"] == "rejected-queue-wait"
+    hold.go.set()
+    assert await first == 200
+
+
+async def test_a_shorter_wait_holds_for_who_waits_already(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar(policy=tier(max_wait_seconds=600))
+    hold = engine.script = Hold(engine)
+    first, second = await send(sidecar), await send(sidecar)
+    runtime = sidecar.runtime
+    assert runtime.in_force is not None
+    bundle = runtime.in_force.bundle
+    shorter = loads(Policy, json.dumps(tier(max_wait_seconds=0.2) | {"generation": 2}))
+    keys = replace(bundle.keys, generation=2)
+    assert runtime.apply(replace(bundle, policy=shorter, keys=keys))
+    assert await asyncio.wait_for(second, 10) == 504
     hold.go.set()
     assert await first == 200
 
