@@ -23,8 +23,6 @@ import aiohttp
 from tidegate_operator import names
 from tidegate_operator.api.conditions import Reason
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
-from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
-from tidegate_operator.judge import Judgement
 from tidegate_operator.judgement_change import NO_CHANGE, judgement_change
 from tidegate_operator.kube import (
     DEPLOYMENT,
@@ -44,24 +42,21 @@ from tidegate_operator.kube import (
 )
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.news import News
+from tidegate_operator.object_statuses import ObjectStatuses
 from tidegate_operator.pool_children import WaitForCollection
 from tidegate_operator.pool_runtime import PoolRuntime
-from tidegate_operator.pool_state import PodState, pod_state
 from tidegate_operator.reconcile import Heard, Reconciler
 from tidegate_operator.router_link import RouterLink
 from tidegate_operator.settings import Settings
 from tidegate_operator.sidecars import REQUEST_TIMEOUT, SidecarLink
 from tidegate_operator.slo.budget_reader import BudgetReader
 from tidegate_operator.slo.promises import kept
-from tidegate_operator.slo.slo_met import SloMet
-from tidegate_operator.status import pool_state_status, tenant_state_status, tier_state_status
 from tidegate_operator.status_writer import StatusWriter
 from tidegate_operator.work_queue import WorkQueue
 from tidegate_operator.world import JUDGED, SELECTORS, Key, World
 
 log = logging.getLogger(__name__)
 
-FIRST_LOOK_SECONDS = 60.0
 JUDGING: Key = ("", "")
 JUDGING_BACK_OFF_SECONDS = 2.0
 """At most: what is revoked waits for it, in all pools."""
@@ -97,10 +92,12 @@ class Controller:
         self._world = World(kube, settings.namespaces)
         self._reconciler = Reconciler(kube, self._world, settings, metrics)
         self._queue: WorkQueue[Key] = WorkQueue()
+        self._pools: dict[Key, PoolRuntime] = {}
+        self._statuses = ObjectStatuses(self._world, self._pools, settings)
         self._writer = StatusWriter(
             kube,
             self._world,
-            self,
+            self._statuses,
             metrics,
             writes_per_second=settings.status_writes_per_second,
             figures_seconds={
@@ -109,17 +106,10 @@ class Controller:
                 TENANT: settings.tenant_figures_seconds,
             },
         )
-        self._pools: dict[Key, PoolRuntime] = {}
         self._news = News()
-        self._slo = SloMet(
-            settings.runbooks, settings.pool_figures_seconds, settings.tier_figures_seconds
-        )
-        self._judged: Judgement | None = None
         self._look_at_all = True
         self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._started_at = time.monotonic()
-        self._whole = False
         self.resynced_at = time.monotonic()
         """When everything was last looked at, on the monotonic clock."""
 
@@ -230,17 +220,15 @@ class Controller:
     async def _judge(self) -> None:
         """Judge tiers and tenants, and have every pool look at the result."""
         await self._world.refresh()
-        judgement, before = self._world.judgement, self._judged
+        judgement, before = self._world.judgement, self._statuses.judged
         # A pool in back-off is not left with what was revoked, nor after an outage that is over.
         after_failure = self._queue.failures(JUDGING) > 0
         look_at_all, self._look_at_all = self._look_at_all or after_failure, False
         change = judgement_change(before, judgement) if judgement is not before else NO_CHANGE
         if change is not NO_CHANGE or look_at_all:
             # Without a change too: another may have written over what we said.
-            self._judged = judgement
-            for kind in (TENANT_TIER, TENANT):
-                for key in self._world.objects(kind):
-                    self._writer.mark(kind, key)
+            self._statuses.judged = judgement
+            self._mark_tiers_and_tenants()
         pools = self._world.objects(SERVING_POOL)
         for key, pool in pools.items():
             served = self._pools[key].tenants if key in self._pools else ()
@@ -249,7 +237,7 @@ class Controller:
                 self._queue.put(key, now=urgent)
         for key in self._pools.keys() - pools.keys():
             self._queue.put(key, now=True)
-        self._look_whole()
+        self._mark_if_whole()
         self.resynced_at = time.monotonic()
         self._metrics.last_resync.set(time.time())
 
@@ -257,7 +245,9 @@ class Controller:
         runtime = self._pools.get(key)
         heard = Heard()
         if runtime:
-            heard = runtime.heard(lambda: self._pods(key), lambda: self._routers(key))
+            heard = runtime.heard(
+                lambda: self._world.pod_states(key), lambda: self._world.router_states(key)
+            )
         state = await self._reconciler.reconcile(key, heard)
         if state is None:
             self._drop(key)
@@ -265,18 +255,27 @@ class Controller:
         if runtime is None:
             runtime = self._pools[key] = self._new_runtime(key)
         changed = runtime.serve(state)
-        runtime.update(self._pods(key), self._routers(key), state.delivery)
+        runtime.update(self._world.pod_states(key), self._world.router_states(key), state.delivery)
         self._writer.mark(SERVING_POOL, key)
         self._mark_served(*changed)
-        self._look_whole()
+        self._mark_if_whole()
 
     def _drop(self, key: Key) -> None:
         self._queue.forget(key)
         self._writer.forget(SERVING_POOL, key)
-        self._slo.forget_pool("/".join(key))
+        self._statuses.forget_pool(key)
         if runtime := self._pools.pop(key, None):
             runtime.stop()
             self._mark_served(*runtime.serve(None))
+
+    def _mark_if_whole(self) -> None:
+        if self._statuses.becomes_whole():
+            self._mark_tiers_and_tenants()
+
+    def _mark_tiers_and_tenants(self) -> None:
+        for kind in (TENANT_TIER, TENANT):
+            for key in self._world.objects(kind):
+                self._writer.mark(kind, key)
 
     def _mark_served(self, tiers: Iterable[str], tenants: Iterable[str]) -> None:
         """Those whose list of pools changed."""
@@ -294,7 +293,7 @@ class Controller:
 
         def changed() -> None:
             before = kept(runtime.promises)
-            runtime.measure(self._settings.figures_window_seconds, partly=self._waited)
+            runtime.measure(self._settings.figures_window_seconds, partly=self._statuses.waited)
             mark()
             if runtime.goes_on:
                 self._queue.put(key, now=True)
@@ -332,90 +331,6 @@ class Controller:
             BudgetReader(name, self._session),
         )
         return runtime
-
-    def _pods(self, key: Key) -> list[PodState]:
-        return [pod_state(pod, time.time()) for pod in self._world.pods_of(key)]
-
-    def _routers(self, key: Key) -> list[PodState]:
-        return [pod_state(pod, time.time()) for pod in self._world.routers_of(key)]
-
-    # --- status (StatusSource)
-
-    @property
-    def _waited(self) -> bool:
-        """A pool or sidecar that said nothing for so long holds up no other's status."""
-        return time.monotonic() - self._started_at > FIRST_LOOK_SECONDS
-
-    def _look_whole(self) -> None:
-        """Once every pool was looked at, what tenants and tiers get from them can be said.
-
-        Before, right after a start, it would be half of the truth, written only to be corrected.
-        """
-        if self._whole or self._judged is None:
-            return
-        if self._waited or self._world.objects(SERVING_POOL).keys() <= self._pools.keys():
-            self._whole = True
-            for kind in (TENANT_TIER, TENANT):
-                for key in self._world.objects(kind):
-                    self._writer.mark(kind, key)
-
-    def state(self, kind: Kind, key: Key, obj: Json) -> Json | None:
-        """The part of a status that is written at once."""
-        old = obj.get("status") or {}
-        if kind is SERVING_POOL:
-            return self._pool_state(key, old)
-        if self._judged is None or not self._whole:
-            return None
-        now = time.time()
-        if kind is TENANT_TIER:
-            tier = self._judged.tiers.get(key[1])
-            if tier is None:
-                return None
-            pools = sorted("/".join(k) for k, r in self._pools.items() if key[1] in r.tiers)
-            claims = (tenant.claim for tenant in self._judged.tenants.values())
-            tenants = sum(claim is not None and claim.tier == key[1] for claim in claims)
-            told = [r.promises for r in self._pools.values() if key[1] in r.tiers]
-            slo = self._slo.of_tier(key[1], told, partly=self._waited)
-            return tier_state_status(old, tier, pools, tenants, now, slo)
-        name = "/".join(key)
-        tenant = self._judged.tenants.get(name)
-        if tenant is None:
-            return None
-        serving = sorted(("/".join(k), r) for k, r in self._pools.items() if name in r.tenants)
-        urls = [url for _, runtime in serving if (url := runtime.address_of(name))]
-        return tenant_state_status(old, tenant, [pool for pool, _ in serving], now, urls)
-
-    def figures(self, kind: Kind, key: Key) -> Json | None:
-        """The part of a status that is written at intervals."""
-        if kind is SERVING_POOL:
-            runtime = self._pools.get(key)
-            if runtime is None or runtime.figures is None or runtime.state is None:
-                return None
-            compiled = runtime.state.compiled
-            served = compiled.tier_names if compiled else ()
-            return pool_status(runtime.figures, served)
-        if not self._waited and any(r.figures is None for r in self._pools.values()):
-            return None
-        pools = {"/".join(k): r.figures for k, r in self._pools.items() if r.figures is not None}
-        if kind is TENANT_TIER:
-            return tier_figures(key[1], pools)
-        return tenant_figures("/".join(key), pools)
-
-    def _pool_state(self, key: Key, old: Json) -> Json | None:
-        runtime = self._pools.get(key)
-        if runtime is None or runtime.state is None:
-            return None
-        return pool_state_status(
-            old,
-            runtime.state,
-            self._pods(key),
-            runtime.delivered(),
-            self._settings.sidecar_image,
-            time.time(),
-            runtime.autoscaler.scaler,
-            self._slo.of_pool("/".join(key), runtime.promises),
-            routers=self._routers(key),
-        )
 
 
 def _has_keys(metadata: Json) -> bool:

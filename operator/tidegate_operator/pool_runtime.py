@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from tidegate.scheduling.contracts import Policy
 from tidegate_operator.autoscale.pool_scaler import GroupNow
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.engine_groups import home_of
@@ -46,8 +47,8 @@ class PoolRuntime:
         """The highest that a sidecar reported and that was not delivered."""
         self.tiers: frozenset[str] = frozenset()
         self.tenants: frozenset[str] = frozenset()
-        self._tiers_of: Mapping[str, str] = {}
-        """Of each tenant that it serves."""
+        self._addresses: Mapping[str, str | None] = {}
+        """Of each tenant that it serves: what it should call."""
         self._kv_blocks: int | None = None
         """Of an engine, as last heard of."""
         self.tasks = (
@@ -97,15 +98,14 @@ class PoolRuntime:
         return self.link.in_force == state.delivery.generation
 
     def serve(self, state: PoolState | None) -> tuple[frozenset[str], frozenset[str]]:
-        """Take the new state; the tiers and tenants that began or ceased to be served."""
-        compiled = state.compiled if state else None
-        tiers = frozenset(compiled.tier_names if compiled else ())
-        tenants = frozenset(compiled.tenant_names if compiled else ())
-        changed = tiers ^ self.tiers, tenants ^ self.tenants
-        self.state, self.tiers, self.tenants = state, tiers, tenants
+        """Take the new state; the tiers and tenants that began or ceased to be served, or are to
+        call another address."""
+        pool, compiled = (state.pool, state.compiled) if state else (None, None)
         policy = compiled.policy if compiled else None
-        self._tiers_of = {row.name: row.tier for row in policy.tenants} if policy else {}
-        pool = state.pool if state else None
+        tiers = frozenset(compiled.tier_names if compiled else ())
+        changed_tiers = tiers ^ self.tiers
+        changed_tenants = self._take_addresses(state if pool else None, policy)
+        self.state, self.tiers, self.tenants = state, tiers, frozenset(self._addresses)
         self._budgets.serve(pool, policy.tiers if policy else ())
         groups = wanted_groups(state) if state and pool else ()
         self.autoscaler.serve(
@@ -113,7 +113,17 @@ class PoolRuntime:
             policy.tiers if policy else (),
             {group.name: group.replicas for group in groups},
         )
-        return changed
+        return changed_tiers, changed_tenants
+
+    def _take_addresses(self, state: PoolState | None, policy: Policy | None) -> frozenset[str]:
+        """The tenants for whom something changes; without a state each keeps the address it had."""
+        before = self._addresses
+        tiers, rows = (policy.tiers, policy.tenants) if policy else ((), ())
+        urls = {tier.name: address_for(state, tier.name) for tier in tiers} if state else {}
+        self._addresses = {row.name: urls.get(row.tier) or before.get(row.name) for row in rows}
+        names = before.keys() | self._addresses.keys()
+        moved = {name for name in names if before.get(name) != self._addresses.get(name)}
+        return frozenset(moved | (before.keys() ^ self._addresses.keys()))
 
     @property
     def promises(self) -> Sequence[Promise] | None:
@@ -168,8 +178,7 @@ class PoolRuntime:
 
     def address_of(self, tenant: str) -> str | None:
         """Base URL that a Tenant whom it serves should call."""
-        tier = self._tiers_of.get(tenant)
-        return address_for(self.state, tier) if self.state and tier else None
+        return self._addresses.get(tenant)
 
     def delivered(self) -> Delivered:
         """How far the newest policy got."""

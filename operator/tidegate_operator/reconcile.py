@@ -316,7 +316,7 @@ class Reconciler:
             for pod in self._world.pods_of(key)
             if (state := pod_state(pod, now)).ready and not state.terminating
         ]
-        routers = [pod_state(pod, now) for pod in self._world.routers_of(key)]
+        routers = self._world.router_states(key)
         # What an earlier version of the sidecar has in its pod does not help it.
         unknown = policy.version < ROUTED_SINCE_VERSION
         return plan_route(
@@ -352,7 +352,7 @@ class Reconciler:
         return stateful_sets_by_group([obj for obj in found if owns(pool, obj)])
 
     def _ready_by_group(self, key: Key) -> Counter[str]:
-        pods = (pod_state(pod, time.time()) for pod in self._world.pods_of(key))
+        pods = self._world.pod_states(key)
         return Counter(pod.group for pod in pods if pod.ready and not pod.terminating)
 
     def _sidecar_image(self, pool: ServingPool, live: Mapping[str, Json]) -> str:

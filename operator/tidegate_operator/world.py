@@ -31,6 +31,7 @@ from tidegate_operator.kube import (
     Kube,
     KubeError,
 )
+from tidegate_operator.pool_state import PodState, pod_state
 
 log = logging.getLogger(__name__)
 
@@ -106,9 +107,13 @@ class World:
         """The engine pods of a pool, by name."""
         return self._component_of(pool, names.ENGINE)
 
-    def routers_of(self, pool: Key) -> list[Json]:
-        """The router's pods of a pool, by name."""
-        return self._component_of(pool, names.ROUTER)
+    def pod_states(self, pool: Key) -> list[PodState]:
+        """The engine pods of a pool, read."""
+        return [pod_state(pod, time.time()) for pod in self.pods_of(pool)]
+
+    def router_states(self, pool: Key) -> list[PodState]:
+        """The router's pods of a pool, read."""
+        return [pod_state(pod, time.time()) for pod in self._component_of(pool, names.ROUTER)]
 
     def _component_of(self, pool: Key, component: str) -> list[Json]:
         namespace, name = pool

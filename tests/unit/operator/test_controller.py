@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.custom_resources import digest, pool, tenant
+from support.custom_resources import Json, digest, pool, tenant
 from support.object_server import Server, served
 from tidegate_operator import shards
 from tidegate_operator.controller import JUDGING, Controller
@@ -91,7 +91,7 @@ async def test_a_status_is_about_the_generation_that_was_judged() -> None:
         await within(10, lambda: "status" in server.objects[TENANT, "acme", "a"], "the status")
         newer = tenant("a", tierRef={"name": "nowhere"})
         newer["metadata"]["generation"] = 2
-        state = running.state(TENANT, ("acme", "a"), newer)
+        state = running._statuses.state(TENANT, ("acme", "a"), newer)
         assert state is not None
         assert state["observedGeneration"] == 1
         assert {c["observedGeneration"] for c in state["conditions"]} == {1}
@@ -125,6 +125,35 @@ async def test_a_status_that_another_wrote_over_is_put_right_at_the_next_resync(
         }
 
 
+async def test_a_tenant_is_told_at_once_where_its_tier_moved() -> None:
+    """The address of before may be gone long before its status is next written for its figures."""
+    server = served()
+
+    def homes(generation: int, **tiers: list[str]) -> Json:
+        groups = [{"name": name, "tiers": tiers.get(name, [])} for name in ("one", "two")]
+        made = pool(replicas=2, engineGroups=groups)
+        made["metadata"]["generation"] = generation
+        return made
+
+    def called() -> Any:
+        return (server.objects[TENANT, "acme", "a"].get("status") or {}).get("addresses")
+
+    server.put(SERVING_POOL, homes(1, one=["t0"]))
+    async with controller(server, scrape_seconds=1000.0) as running:
+        await within(10, lambda: called() == ["http://chat-one.acme.svc:8000"], "its home")
+        moved = homes(2, two=["t0"])
+        server.put(SERVING_POOL, moved)
+        running.on_event(SERVING_POOL, "MODIFIED", copy.deepcopy(moved))
+        await within(10, lambda: called() == ["http://chat-two.acme.svc:8000"], "its new home")
+        odd = pool(schedulingMode="FromTheFuture")
+        odd["metadata"]["generation"] = 3
+        server.put(SERVING_POOL, odd)
+        running.on_event(SERVING_POOL, "MODIFIED", odd)
+        state = running._pools["acme", "chat"]
+        await within(10, lambda: state.state and state.state.pool is None, "it cannot be read")
+        assert state.address_of("acme/a") == "http://chat-two.acme.svc:8000", "nothing moved"
+
+
 async def test_a_pool_that_cannot_be_read_serves_no_revoked_key() -> None:
     """As after going back to an operator that does not know a field's value."""
     server = served()
@@ -149,7 +178,7 @@ async def test_a_pool_that_cannot_be_read_serves_no_revoked_key() -> None:
         await within(5, lambda: server.keys() != before, "the revoked key is gone")
         assert digest("demo-acme-a") not in decoded_keys(server)
         assert digest("demo-acme-b") in decoded_keys(server)
-        assert running.state(TENANT, ("acme", "b"), tenant("b"))["pools"] == ["acme/chat"]  # type: ignore[index]
+        assert running._statuses.state(TENANT, ("acme", "b"), tenant("b"))["pools"] == ["acme/chat"]  # type: ignore[index]
 
 
 async def test_a_pool_of_too_many_tenants_serves_no_revoked_key(
