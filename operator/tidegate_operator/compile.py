@@ -12,13 +12,13 @@ with, as long as nothing in it was taken away: its tier must still be served her
 namespace, weight and rate limits are cut to what the tier allows now; ``stop``, models and keys are
 the present ones.
 A pool whose tiers cannot be combined (reservations above 100%) keeps the tiers it had. A pool that
-cannot be compiled at all keeps what it served last, less what was taken away since
-(:func:`withdraw`).
+cannot be compiled at all, or has no tier left, keeps what it served last, less what was taken away
+since (:func:`withdraw`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from tidegate.scheduling.contracts import (
@@ -44,6 +44,7 @@ from tidegate_operator.group_policy import fallback_policy, group_policies, unkn
 from tidegate_operator.judge import Judgement, TenantVerdict
 from tidegate_operator.kv_policy import kv_pools, prefill_limits
 from tidegate_operator.names import SHARED_STATE_SECRET
+from tidegate_operator.served_namespaces import not_allowed, served_namespaces
 from tidegate_operator.shards import Previous, TooManyTenants, cut
 from tidegate_operator.tier_policy import combine_tiers
 
@@ -89,16 +90,14 @@ def compile_pool(
     Secrets it means that those were lost, and the next one must be above it. ``version`` is that
     of the policy that all of its sidecars read.
     """
-    tiers, faults = combine_tiers(pool, judgement, previous)
-    served = [
-        tenant
-        for tenant in judgement.tenants.values()
-        if _serves(pool, judgement, tenant.namespace, may_share)
-    ]
-    if not may_share and _names_others(pool):
-        faults.append(_namespace_fault(pool))
-    if tiers is None:
-        return CompiledPool(None, None, tuple(faults), _findings(faults, 0, 0))
+    namespaces = served_namespaces(pool, judgement, may_share)
+    tiers, tier_faults = combine_tiers(pool, judgement, previous, namespaces)
+    faults = [*not_allowed(pool, may_share), *tier_faults]
+    if not tiers:
+        return withdraw(
+            previous, judgement, faults, seen_generation, now_seconds, version, namespaces
+        )
+    served = [tenant for tenant in judgement.tenants.values() if tenant.namespace in namespaces]
     names = {tier.name for tier in tiers}
     parts, kv_faults = kv_pools(pool, names)
     faults.extend(kv_faults)
@@ -152,7 +151,9 @@ def compile_pool(
     except TooManyTenants as error:
         text = f"{error}; spread them over more pools"
         faults.append(Fault(ConditionType.ACCEPTED, Reason.INVALID, text))
-        return withdraw(previous, judgement, faults, seen_generation, now_seconds, version)
+        return withdraw(
+            previous, judgement, faults, seen_generation, now_seconds, version, namespaces
+        )
 
 
 def withdraw(
@@ -162,8 +163,10 @@ def withdraw(
     seen_generation: int,
     now_seconds: float,
     version: int,
+    namespaces: Collection[str] | None = None,
 ) -> CompiledPool:
-    """What the pool served last less what was taken away, where its present spec cannot be used."""
+    """What the pool served last less what was taken away, where its present spec cannot be used;
+    ``namespaces`` are those whose Tenants it serves, unset: as before."""
     policy, keys = previous.policy, previous.keys
     if policy is None or keys is None:
         return CompiledPool(None, None, tuple(faults), _findings(faults, 0, 0))
@@ -172,7 +175,7 @@ def withdraw(
     rows = {
         name: _last_good_row(verdict, tiers, judgement, previous)
         for name, verdict in verdicts_of.items()
-        if verdict is not None
+        if verdict is not None and (namespaces is None or verdict.namespace in namespaces)
     }
     granted = {
         digest: name
@@ -213,29 +216,6 @@ def _shared_state(pool: ServingPool) -> SharedState | None:
         return None
     return SharedState(
         shared.address, SHARED_STATE_SECRET if shared.secret_ref else None, pool.metadata.uid
-    )
-
-
-def _serves(pool: ServingPool, judgement: Judgement, namespace: str, may_share: bool) -> bool:
-    own = namespace == pool.metadata.namespace
-    selector = pool.spec.tenants.namespace_selector if pool.spec.tenants else None
-    if selector is None:
-        return own
-    return (own or may_share) and selector.matches(judgement.namespaces.get(namespace, {}))
-
-
-def _names_others(pool: ServingPool) -> bool:
-    return pool.spec.tenants is not None and pool.spec.tenants.namespace_selector is not None
-
-
-def _namespace_fault(pool: ServingPool) -> Fault:
-    return Fault(
-        ConditionType.ACCEPTED,
-        Reason.NAMESPACE_NOT_ALLOWED,
-        "spec.tenants.namespaceSelector: pools of namespace "
-        f"{pool.metadata.namespace} may not serve Tenants of other namespaces, so only its own are "
-        "served; remove the selector, or have the namespace added to the operator's setting "
-        "--shared-pool-namespaces",
     )
 
 

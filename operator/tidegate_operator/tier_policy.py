@@ -24,7 +24,7 @@ from tidegate_operator.api.serving_pool import PoolTier, ServingPool
 from tidegate_operator.api.tenant_tier import OutputLimits as OutputSpec
 from tidegate_operator.api.tenant_tier import QueueLimits as QueueSpec
 from tidegate_operator.api.tenant_tier import TenantTierSpec
-from tidegate_operator.findings import Fault
+from tidegate_operator.findings import Fault, joined
 from tidegate_operator.judge import Judgement
 from tidegate_operator.limit_policy import (
     preemption,
@@ -32,20 +32,22 @@ from tidegate_operator.limit_policy import (
     rate_limits,
     slo_objectives,
 )
+from tidegate_operator.served_namespaces import served_tiers
 from tidegate_operator.shards import Previous
 
 Tiers = tuple[TierPolicy, ...]
 
 
 def combine_tiers(
-    pool: ServingPool, judgement: Judgement, previous: Previous
-) -> tuple[Tiers | None, list[Fault]]:
-    """The pool's tiers, highest priority first; None: there are none and never were."""
+    pool: ServingPool, judgement: Judgement, previous: Previous, namespaces: Collection[str]
+) -> tuple[Tiers, list[Fault]]:
+    """The pool's tiers, highest priority first; where they cannot be combined, those of them that
+    it had. ``namespaces`` are those whose Tenants it serves."""
     faults: list[Fault] = []
     found: dict[str, TierPolicy] = {}
     groups = pool.spec.engine_groups or ()
     undrafted = {name for group in groups for name in group.no_draft_tiers or ()}
-    for entry in pool.spec.tiers or [PoolTier(name=name) for name in judgement.tiers]:
+    for entry in served_tiers(pool, judgement, namespaces):
         verdict = judgement.tiers.get(entry.name)
         if verdict is None:
             faults.append(
@@ -61,12 +63,13 @@ def combine_tiers(
         elif entry.name in previous.tiers:
             found[entry.name] = previous.tiers[entry.name]
     tiers = tuple(sorted(found.values(), key=lambda tier: (-tier.priority, tier.name)))
+    if not tiers:
+        return (), [*faults, _no_tiers(pool, judgement, namespaces)]
     problems = _problems(tiers)
     if not problems:
         return tiers, faults
-    faults.extend(problems)
     last_good = tuple(tier for tier in previous.tiers.values() if tier.name in found)
-    return last_good or None, faults
+    return last_good, [*faults, *problems]
 
 
 def not_served(
@@ -133,24 +136,29 @@ def _queue(spec: QueueSpec | None) -> QueueLimits:
     )
 
 
+def _no_tiers(pool: ServingPool, judgement: Judgement, namespaces: Collection[str]) -> Fault:
+    """Why there is nothing to serve."""
+    text = "The pool has no tier to serve; create a TenantTier, or name one in spec.tiers"
+    if judgement.tiers and not pool.spec.tiers:
+        which = joined(sorted(namespaces)) or "there is none"
+        text = (
+            "The pool has no tier to serve: the allowedNamespaces of no TenantTier select a "
+            f"namespace whose Tenants it serves ({which}); change them, or have one labelled"
+        )
+    return Fault(ConditionType.ACCEPTED, Reason.NO_TIERS, text)
+
+
 def _problems(tiers: Sequence[TierPolicy]) -> list[Fault]:
     """Why these tiers cannot be served together."""
     accepted = ConditionType.ACCEPTED
-    if not tiers:
-        return [
-            Fault(
-                accepted,
-                Reason.NO_TIERS,
-                "The pool has no tier to serve; create a TenantTier, or name one in spec.tiers",
-            )
-        ]
     if len(tiers) > MAX_TIERS:
         return [
             Fault(
                 accepted,
                 Reason.INVALID,
-                f"spec.tiers is unset and there are {len(tiers)} TenantTiers; a pool serves at "
-                f"most {MAX_TIERS}: name them in spec.tiers",
+                f"spec.tiers is unset and {len(tiers)} TenantTiers may be claimed from the "
+                f"namespaces that are served; a pool serves at most {MAX_TIERS}: name them in "
+                "spec.tiers",
             )
         ]
     faults = [

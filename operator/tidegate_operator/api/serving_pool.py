@@ -206,7 +206,8 @@ class ServingPoolSpec(ApiModel):
     model: ModelSpec = described("What is served.")
     tiers: list[PoolTier] | None = described(
         "Tiers served here; Tenants of other tiers are not.",
-        unset="all tiers, as their TenantTiers have them",
+        unset="those that Tenants of the namespaces served here may claim, as their TenantTiers "
+        "have them",
         min_length=1,
         max_length=MAX_TIERS,
         map_key="name",

@@ -194,8 +194,9 @@ class TenantTierSpec(ApiModel):
         "Bounds of the queue of each tenant in each pod.", unset="as if all its fields were unset"
     )
     allowed_namespaces: LabelSelector = described(
-        "Namespaces whose Tenants may claim this tier. Required, so that no tier is open to "
-        "everyone by mistake.",
+        "Namespaces whose Tenants may claim this tier. Pools that list no tiers serve it, and "
+        "count its reservation, where they serve Tenants of one of these. Required, so that no "
+        "tier is open to everyone by mistake.",
         empty="({}) all namespaces",
     )
     tenant_overrides: TenantOverrides | None = described(

@@ -38,6 +38,7 @@ from tidegate.scheduling.contracts import (
 )
 
 NAMESPACES = {"acme": {"plan": "paid"}, "other": {"plan": "free"}}
+OF_OTHERS = {"matchLabels": {"plan": "free"}}
 LONG_KEY = "tg-" + "k" * 43
 
 
@@ -483,6 +484,14 @@ BAD_POOLS = [
     ),
     pytest.param([], pool(), "Accepted", Reason.NO_TIERS, "TenantTier", id="no-tiers"),
     pytest.param(
+        [tier("t0", allowedNamespaces=OF_OTHERS)],
+        pool(),
+        "Accepted",
+        Reason.NO_TIERS,
+        "no TenantTier select a namespace whose Tenants it serves (acme)",
+        id="tiers-of-others",
+    ),
+    pytest.param(
         [tier("t0", reservedPercent=60), tier("t1", reservedPercent=60)],
         pool(),
         "Accepted",
@@ -548,6 +557,53 @@ def test_a_pool_without_tenants_says_that_nobody_can_call_it() -> None:
     done = compiled(judged([tier("t0")], [tenant("a", namespace="other")]))
     assert finding(done, "Accepted")[:2] == (ConditionStatus.TRUE, Reason.NO_TENANTS)
     assert done.policy is not None
+
+
+def test_a_tier_that_nobody_here_may_claim_counts_nowhere() -> None:
+    """Else the tiers of another team overcommit every pool that lists none."""
+    tiers = [
+        tier("t0", reservedPercent=60, allowedNamespaces={"matchLabels": {"plan": "paid"}}),
+        tier("theirs", reservedPercent=60, allowedNamespaces=OF_OTHERS),
+    ]
+    judgement = judged(tiers, [tenant("a"), tenant("b", "theirs", namespace="other")])
+    done = compiled(judgement)
+    assert (done.tier_names, set(rows(done))) == (("t0",), {"acme/a"})
+    everybody = pool(tenants={"namespaceSelector": {}})
+    assert compiled(judgement, everybody).tier_names == ("t0",), "not allowed to serve others"
+    both = compiled(judgement, everybody, may_share=True)
+    assert finding(both, "Accepted")[:2] == ("False", Reason.OVERCOMMITTED)
+    listed = compiled(judgement, pool(tiers=[{"name": "theirs"}]))
+    assert (listed.tier_names, rows(listed)) == (("theirs",), {}), "as its spec says"
+
+
+def test_a_tier_that_becomes_unreadable_stays_as_it_was() -> None:
+    before = compiled(judged([tier("t0", priority=3)], [tenant("a")]))
+    unreadable = judged([tier("t0", priority="high"), tier("t1")], [tenant("a")])
+    after = compiled(unreadable, previous=as_previous(before))
+    assert (after.tier_names, set(rows(after))) == (("t0", "t1"), {"acme/a"})
+
+
+WITHOUT_TIERS = [
+    pytest.param([], pool(), id="deleted"),
+    pytest.param([tier("t0", allowedNamespaces=OF_OTHERS)], pool(), id="for-others"),
+    pytest.param(
+        [tier("t0", allowedNamespaces={"matchLabels": {"plan": "paid"}})],
+        pool(tenants={"namespaceSelector": {"matchLabels": {"plan": "free"}}}),
+        id="serves-others",
+    ),
+]
+
+
+@pytest.mark.parametrize(("tiers", "obj"), WITHOUT_TIERS)
+def test_a_pool_that_loses_its_last_tier_serves_nobody_any_more(
+    tiers: list[Json], obj: Json
+) -> None:
+    before = compiled(judged([tier("t0")], [tenant("a")]))
+    after = compiled(judged(tiers, [tenant("a")]), obj, as_previous(before), may_share=True)
+    assert finding(after, "Accepted")[:2] == ("False", Reason.NO_TIERS)
+    assert (rows(after), keys(after)) == ({}, {})
+    assert after.policy is not None
+    assert after.policy.generation == 1001
 
 
 def test_overcommitted_tiers_leave_the_last_good_ones_in_force() -> None:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.custom_resources import Json, digest, pool, tenant
+from support.custom_resources import Json, digest, pool, tenant, tier
 from support.object_server import Server, served
 from tidegate_operator import shards
 from tidegate_operator.controller import JUDGING, Controller
 from tidegate_operator.kube import (
+    NAMESPACE,
     PROMETHEUS_RULE,
     SECRET,
     SERVICE,
@@ -152,6 +153,32 @@ async def test_a_tenant_is_told_at_once_where_its_tier_moved() -> None:
         state = running._pools["acme", "chat"]
         await within(10, lambda: state.state and state.state.pool is None, "it cannot be read")
         assert state.address_of("acme/a") == "http://chat-two.acme.svc:8000", "nothing moved"
+
+
+async def test_a_label_of_a_namespace_says_which_tiers_a_pool_has() -> None:
+    """Of a pool that lists none: with the last tier that may be claimed there goes whoever did."""
+    server = served()
+    server.put(TENANT_TIER, tier("t0", allowedNamespaces={"matchLabels": {"plan": "paid"}}))
+    async with controller(server) as running:
+
+        def accepted() -> Any:
+            status = server.objects[SERVING_POOL, "acme", "chat"].get("status") or {}
+            found = [c for c in status.get("conditions", ()) if c["type"] == "Accepted"]
+            return found and found[0]["reason"]
+
+        def label(version: int, **labels: str) -> None:
+            metadata = {"name": "acme", "uid": "n", "resourceVersion": str(version)}
+            server.put(NAMESPACE, {"metadata": metadata | {"labels": labels}})
+            running.on_event(NAMESPACE, "MODIFIED", {"metadata": metadata | {"labels": labels}})
+
+        await within(10, lambda: accepted() == "NoTiers", "nobody may claim it")
+        assert not server.keys()
+        label(2, plan="paid")
+        await within(10, lambda: accepted() == "Accepted", "the label came")
+        assert digest("demo-acme-a") in decoded_keys(server)
+        label(3)
+        await within(10, lambda: accepted() == "NoTiers", "the label went")
+        assert digest("demo-acme-a") not in decoded_keys(server)
 
 
 async def test_a_pool_that_cannot_be_read_serves_no_revoked_key() -> None:
