@@ -1,8 +1,9 @@
 """Kubernetes Events of what must not be found out from a status alone.
 
 Written once for each change of a condition that is announced, after the status that says so: who
-reads one finds the other. The name holds the moment of the change, so that a second operator that
-saw the same one writes no second event. One that cannot be written is logged and not tried again:
+reads one finds the other. The name holds what the condition became and when, so that a second
+operator that saw the same change writes no second event, and a change within the same second as the
+one before is one of its own. One that cannot be written is logged and not tried again:
 the condition stands.
 """
 
@@ -45,9 +46,10 @@ def _event(kind: Kind, obj: Json, condition: Json, event_type: str) -> Json:
     metadata = obj["metadata"]
     time = condition["lastTransitionTime"]
     moment = int(datetime.fromisoformat(time).timestamp())
+    change = f"{condition['type']}.{condition['status']}".lower()
     return {
         "metadata": {
-            "name": f"{metadata['name']}.{condition['type'].lower()}.{moment:x}",
+            "name": f"{metadata['name']}.{change}.{moment:x}",
             "namespace": metadata["namespace"],
         },
         "involvedObject": {

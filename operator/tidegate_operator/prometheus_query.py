@@ -33,6 +33,11 @@ def pool_selector(pool: str) -> str:
     return f'namespace="{namespace}",{POOL}="{name}"'
 
 
+def is_fresh(recorded_seconds: float, now_seconds: float) -> bool:
+    """Whether what was recorded then, since the epoch, is news; no number is none."""
+    return abs(now_seconds - recorded_seconds) <= FRESH_SECONDS
+
+
 def by_objective(vector: Sequence[Json]) -> Mapping[tuple[str, str], float]:
     """The values of an instant vector by (tier, objective)."""
     found = {}

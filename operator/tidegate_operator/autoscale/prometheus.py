@@ -19,9 +19,9 @@ import aiohttp
 from tidegate.scheduling.contracts import TierPolicy
 from tidegate_operator.autoscale.signals import LAG_SECONDS, Alert, Burn
 from tidegate_operator.prometheus_query import (
-    FRESH_SECONDS,
     NoAnswer,
     by_objective,
+    is_fresh,
     pool_selector,
     query,
 )
@@ -94,7 +94,7 @@ def interpret(
             if not all(map(math.isfinite, ratios)):
                 why = f"Prometheus has no number for {what}"
                 return Told(why, why)
-            if abs(now_seconds - series[2][key]) > FRESH_SECONDS:
+            if not is_fresh(series[2][key], now_seconds):
                 why = f"what Prometheus has for {what} is too old"
                 return Told(why, why)
             budget = max(1e-9, 1 - objective.ratio_percent / 100)

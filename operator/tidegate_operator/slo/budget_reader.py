@@ -19,9 +19,9 @@ import aiohttp
 from tidegate.scheduling.contracts import TierPolicy
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.prometheus_query import (
-    FRESH_SECONDS,
     NoAnswer,
     by_objective,
+    is_fresh,
     pool_selector,
     query,
 )
@@ -53,7 +53,7 @@ def interpret(left: Sequence[Json], recorded: Sequence[Json], now_seconds: float
     for key, ratio in by_objective(left).items():
         if not math.isfinite(ratio):
             found[key] = "Prometheus has no number for it"
-        elif abs(now_seconds - times.get(key, -math.inf)) > FRESH_SECONDS:
+        elif not is_fresh(times.get(key, -math.inf), now_seconds):
             found[key] = "what Prometheus has for it is too old"
         else:
             found[key] = ratio

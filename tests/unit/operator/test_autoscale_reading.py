@@ -228,9 +228,10 @@ def test_alerts_say_for_how_long_they_look_back() -> None:
         (told(long="+Inf"), "has no number"),
         (told(at=1000.0 - 3600), "is too old"),
         (told(at=1000.0 + 3600), "is too old"),
+        (told(at=float("nan")), "is too old"),
         (interpret([], [], [], [], tiers=[FREE], now_seconds=0.0), "no tier is promised anything"),
     ],
-    ids=["empty", "NaN", "infinite", "an hour stale", "a clock ahead", "no promise"],
+    ids=["empty", "NaN", "infinite", "an hour stale", "a clock ahead", "no time", "no promise"],
 )
 def test_without_fresh_numbers_nothing_is_known_of_alerts_either(answer: Told, why: str) -> None:
     assert isinstance(answer.burns, str)

@@ -223,6 +223,8 @@ def test_a_change_is_told_once(before: str | None, after: str | None, told: list
     made = events_of(SERVING_POOL, pool(), status(before, other="False"), status(after))
     assert [event["type"] for event in made] == told
     for event in made:
-        assert event["metadata"] == {"name": "chat.fallback.6b0d8f70", "namespace": "acme"}
+        # Back within the same second is another event.
+        name = f"chat.fallback.{str(after).lower()}.6b0d8f70"
+        assert event["metadata"] == {"name": name, "namespace": "acme"}
         assert event["involvedObject"]["uid"] == "pool-acme-chat"
         assert (event["reason"], event["message"]) == ("StandsBy", "because")

@@ -132,12 +132,14 @@ def test_budgets_are_believed_while_they_are_fresh_numbers() -> None:
             for name, value in values.items()
         ]
 
-    left = vector(fresh=0.25, old=0.5, never=0.5, odd=float("nan"))
-    found = interpret(left, vector(fresh=900.0, old=700.0, odd=999.0), 1000.0)
+    nan = float("nan")
+    left = vector(fresh=0.25, old=0.5, never=0.5, when=0.5, odd=nan)
+    found = interpret(left, vector(fresh=900.0, old=700.0, when=nan, odd=999.0), 1000.0)
     assert found == {
         ("fresh", "EndToEnd"): 0.25,
         ("old", "EndToEnd"): "what Prometheus has for it is too old",
         ("never", "EndToEnd"): "what Prometheus has for it is too old",
+        ("when", "EndToEnd"): "what Prometheus has for it is too old",
         ("odd", "EndToEnd"): "Prometheus has no number for it",
     }
 
