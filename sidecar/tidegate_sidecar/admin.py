@@ -17,15 +17,13 @@ import asyncio
 from aiohttp import web
 
 from tidegate.scheduling.contracts import POLICY_VERSION, dumps
-from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, serves, token_guard
+from tidegate_sidecar.admin_port import METRICS_TYPE, admin_application, put_policy
 from tidegate_sidecar.engine_watch import EngineWatch
 from tidegate_sidecar.explain import explain_request, explain_tenant
 from tidegate_sidecar.exposition import exposition
 from tidegate_sidecar.openapi import sidecar_document
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.status import status_of
-
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 MAX_HANDED_BACK = 1_000_000
 MAX_PODS = 100_000
@@ -42,13 +40,13 @@ class Admin:
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        guard = token_guard(self._runtime.settings.admin_token_file, _OPEN)
-        app = web.Application(client_max_size=MAX_BUNDLE_BYTES, middlewares=[guard])
-        document = sidecar_document(MAX_PODS, MAX_HANDED_BACK)
-        app.router.add_get("/openapi.json", serves(document))
-        app.router.add_get("/healthz", self._healthz)
+        app = admin_application(
+            self._runtime.settings.admin_token_file,
+            _OPEN,
+            sidecar_document(MAX_PODS, MAX_HANDED_BACK),
+            lambda: exposition(self._runtime),
+        )
         app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/status", self._status)
         app.router.add_put("/policy", self._put_policy)
         app.router.add_put("/pods", self._put_pods)
@@ -65,9 +63,6 @@ class Admin:
         app.router.add_get("/engine/metrics", self._engine_metrics)
         return app
 
-    async def _healthz(self, request: web.Request) -> web.Response:
-        return web.json_response({"ok": True})
-
     async def _readyz(self, request: web.Request) -> web.Response:
         runtime = self._runtime
         parts = {
@@ -76,9 +71,6 @@ class Admin:
             "draining": runtime.dispatcher.draining,
         }
         return web.json_response(parts, status=200 if runtime.ready else 503)
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=exposition(self._runtime), headers={"Content-Type": _METRICS_TYPE})
 
     async def _status(self, request: web.Request) -> web.Response:
         status = status_of(self._runtime)
@@ -190,4 +182,4 @@ class Admin:
         status, body = await self._watch.get("/metrics")
         if status != 200:
             return web.json_response({"error": "the engine gives no metrics"}, status=502)
-        return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
+        return web.Response(body=body, headers={"Content-Type": METRICS_TYPE})

@@ -1,4 +1,4 @@
-"""What the admin ports of sidecar and router share: the token, and how a policy is posted."""
+"""What the admin ports of sidecar and router share: token, first routes, how a policy is posted."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tidegate_sidecar.auth import token_matches
 from tidegate_sidecar.governed import Governed, StaleGenerationError
 
 MAX_BUNDLE_BYTES = 64 << 20
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -39,14 +41,30 @@ def token_guard(token_file: Path | None, open_paths: frozenset[str]) -> Middlewa
     return guard
 
 
-def serves(document: Mapping[str, Any]) -> Handler:
-    """Answers with this document."""
-    body = orjson.dumps(document)
+def admin_application(
+    token_file: Path | None,
+    open_paths: frozenset[str],
+    document: Mapping[str, Any],
+    metrics: Callable[[], bytes],
+) -> web.Application:
+    """What every admin port serves: that it lives, what it is (``document``), and its metrics."""
+    described = orjson.dumps(document)
 
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=body, content_type="application/json")
+    async def healthz(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"ok": True})
 
-    return answer
+    async def openapi(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=described, content_type="application/json")
+
+    async def exposed(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=metrics(), headers={"Content-Type": METRICS_TYPE})
+
+    guard = token_guard(token_file, open_paths)
+    app = web.Application(client_max_size=MAX_BUNDLE_BYTES, middlewares=[guard])
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/openapi.json", openapi)
+    app.router.add_get("/metrics", exposed)
+    return app
 
 
 async def put_policy(governed: Governed, request: web.Request) -> web.Response:

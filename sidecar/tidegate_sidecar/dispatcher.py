@@ -30,6 +30,7 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
 from tidegate.scheduling.state import Backlog
+from tidegate_sidecar.alarm import Alarm
 from tidegate_sidecar.errors import ApiError, not_admitted
 from tidegate_sidecar.in_flight import InFlight
 from tidegate_sidecar.limit_headers import limit_headers
@@ -64,8 +65,8 @@ class Dispatcher:
         """Rises with every request that begins or ends."""
         self._pump_later: bool | None = None
         """Unset: what waits may go at once; else whether it is to be looked at afterwards."""
-        self._expiry: tuple[float, asyncio.Handle] | None = None
-        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._expiry = Alarm(loop, self._expire)
+        self._idle = asyncio.Event()
 
     # --- the way of a request
 
@@ -225,7 +226,7 @@ class Dispatcher:
             )
         self._pump(now)
         if not self._tickets:
-            self._tell_idle()
+            self._idle.set()
 
     def _take_out(self, ticket: Ticket, now: float) -> None:
         """Out of queue and engine, and billed."""
@@ -274,18 +275,10 @@ class Dispatcher:
 
     def _arm_expiry(self) -> None:
         assert self.scheduler is not None
-        when = self.scheduler.next_expiry()
-        if when is None:
-            return
-        if self._expiry is not None:
-            armed, handle = self._expiry
-            if armed <= when:
-                return
-            handle.cancel()
-        self._expiry = when, self.loop.call_at(when, self._expire)
+        if (when := self.scheduler.next_expiry()) is not None:
+            self._expiry.set(when)
 
     def _expire(self) -> None:
-        self._expiry = None
         if self.scheduler is None:
             return
         for request, outcome in self.scheduler.expire(self.loop.time()):
@@ -369,24 +362,12 @@ class Dispatcher:
     async def idle(self) -> None:
         """Returns when nothing is queued and nothing in flight."""
         while self._tickets:
-            waiter = self.loop.create_future()
-            self._idle_waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._idle_waiters:
-                    self._idle_waiters.remove(waiter)
-
-    def _tell_idle(self) -> None:
-        for waiter in self._idle_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            self._idle.clear()
+            await self._idle.wait()
 
     def close(self) -> None:
         """No timer is left behind."""
-        if self._expiry is not None:
-            self._expiry[1].cancel()
-            self._expiry = None
+        self._expiry.cancel()
 
 
 def _inter_token(ticket: Ticket) -> float | None:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from tidegate.scheduling.contracts import FALLBACK_GROUP, POLICY_VERSION
 from tidegate.scheduling.outcomes import Outcome
-from tidegate_sidecar.admin_port import MAX_BUNDLE_BYTES, put_policy, serves, token_guard
+from tidegate_sidecar.admin_port import admin_application, put_policy
 from tidegate_sidecar.openapi import router_document
 from tidegate_sidecar.router.groups import Placement
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tidegate_sidecar.router.server import Router
 
 _OPEN = frozenset({"/healthz", "/readyz"})
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class RouterAdmin:
@@ -35,18 +34,16 @@ class RouterAdmin:
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        guard = token_guard(self._router.settings.admin_token_file, _OPEN)
-        app = web.Application(client_max_size=MAX_BUNDLE_BYTES, middlewares=[guard])
-        app.router.add_get("/openapi.json", serves(router_document()))
-        app.router.add_get("/healthz", self._healthz)
+        app = admin_application(
+            self._router.settings.admin_token_file,
+            _OPEN,
+            router_document(),
+            lambda: generate_latest(self._registry),
+        )
         app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/status", self._status)
         app.router.add_put("/policy", self._put_policy)
         return app
-
-    async def _healthz(self, request: web.Request) -> web.Response:
-        return web.json_response({"ok": True})
 
     async def _readyz(self, request: web.Request) -> web.Response:
         router = self._router
@@ -56,10 +53,6 @@ class RouterAdmin:
             "draining": router.edge.draining,
         }
         return web.json_response(parts, status=200 if router.ready else 503)
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        text = generate_latest(self._registry)
-        return web.Response(body=text, headers={"Content-Type": _METRICS_TYPE})
 
     async def _status(self, request: web.Request) -> web.Response:
         router = self._router
