@@ -4,10 +4,11 @@ Open to anybody: ``/healthz``, ``/readyz``, ``/drained``, ``/engine/startupz``, 
 they tell no more than health, and a kubelet's probes and hooks carry no token. Everything else
 needs the bearer token, where one is configured.
 
-``GET /drained`` is for the engine container's preStop hook: it answers when nothing is queued or in
-flight any more. Both containers of a pod are told to stop at about the same time, so it first waits
-(``?begin_seconds=``, 10) for the drain to begin; if none does (the engine alone is restarted, or it
-is dead already), it answers at once and holds nobody.
+``GET /drained`` is for the engine container's preStop hook: it answers when no new request is taken
+and nothing is queued or in flight any more. Both containers of a pod are told to stop at about the
+same time, so it first waits (``?begin_seconds=``, 10) for the drain to begin, which it announces
+(:mod:`.departure`); if none does (the engine alone is restarted, or it is dead already), it answers
+at once and holds nobody.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Admin:
         parts = {
             "policy": runtime.in_force is not None,
             "engine": runtime.dispatcher.engine_ready,
-            "draining": runtime.dispatcher.draining,
+            "draining": runtime.dispatcher.departure.begun,
         }
         return web.json_response(parts, status=200 if runtime.ready else 503)
 
@@ -130,16 +131,19 @@ class Admin:
             begin_seconds = min(600.0, max(0.0, float(request.query.get("begin_seconds", "10"))))
         except ValueError:
             return web.json_response({"error": "begin_seconds must be a number"}, status=400)
-        runtime = self._runtime
-        if not runtime.dispatcher.draining and runtime.dispatcher.engine_ready:
+        dispatcher = self._runtime.dispatcher
+        departure = dispatcher.departure
+        if not departure.begun and dispatcher.engine_ready:
             try:
-                async with asyncio.timeout(begin_seconds):
-                    await runtime.drain_begun.wait()
+                with departure.announced():
+                    async with asyncio.timeout(begin_seconds):
+                        await departure.wait_begun()
             except TimeoutError:
                 return web.json_response({"draining": False})
-        if runtime.dispatcher.draining:
-            await runtime.dispatcher.idle()
-        return web.json_response({"draining": runtime.dispatcher.draining})
+        if departure.begun:
+            await departure.wait_over()
+            await dispatcher.idle()
+        return web.json_response({"draining": departure.begun})
 
     async def _explain_request(self, request: web.Request) -> web.Response:
         explanation = explain_request(self._runtime, request.match_info["id"])

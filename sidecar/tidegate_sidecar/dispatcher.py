@@ -29,8 +29,9 @@ from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
-from tidegate.scheduling.state import Backlog
+from tidegate.scheduling.snapshots import Backlog
 from tidegate_sidecar.alarm import Alarm
+from tidegate_sidecar.departure import Departure
 from tidegate_sidecar.errors import ApiError, not_admitted
 from tidegate_sidecar.in_flight import InFlight
 from tidegate_sidecar.limit_headers import limit_headers
@@ -49,12 +50,17 @@ class Dispatcher:
     """Queues, dispatches and settles the requests of one engine; ``plugin``: it has one."""
 
     def __init__(
-        self, tally: Tally, loop: asyncio.AbstractEventLoop, *, plugin: bool = False
+        self,
+        tally: Tally,
+        loop: asyncio.AbstractEventLoop,
+        departure: Departure | None = None,
+        *,
+        plugin: bool = False,
     ) -> None:
         self.loop = loop
         self.scheduler: Scheduler | None = None
         self.in_flight = InFlight(loop.time, self._pump, tally.preempted, plugin=plugin)
-        self.draining = False
+        self.departure = departure or Departure(loop, 0.0)
         self.recent = RecentRequests()
         self._tally = tally
         self._tickets: dict[str, Ticket] = {}
@@ -73,10 +79,10 @@ class Dispatcher:
     def submit(self, request: Request, key_sha256: str) -> list[Ticket]:
         """Queue it, with a ticket for each of its parts; :class:`ApiError`: refused at once."""
         scheduler = self.scheduler
+        if self.departure.over:  # the engine may be gone already; another pod's is not
+            raise ApiError(Outcome.DRAINING)
         if scheduler is None or not self._engine_ready:
             raise ApiError(Outcome.NO_ENGINE, retry_after=NO_ENGINE_RETRY_SECONDS)
-        if self.draining:
-            raise ApiError(Outcome.DRAINING)
         if (request.parts or (request,))[0].id in self._tickets:
             # Ids are random, but for those that a router signs: somebody sends its words again.
             raise ApiError(Outcome.UNAUTHENTICATED, "A request of this id is served already.")
@@ -367,6 +373,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """No timer is left behind."""
+        self.departure.close()
         self._expiry.cancel()
 
 

@@ -176,7 +176,7 @@ def _state(runtime: Runtime) -> Iterator[Metric]:
             gate.not_started if gate else 0,
         ),
         ("tidegate_engine_ready", "The engine answers.", int(dispatcher.engine_ready)),
-        ("tidegate_draining", "No new request is taken.", int(dispatcher.draining)),
+        ("tidegate_draining", "No new request is taken.", int(dispatcher.departure.over)),
         (
             "tidegate_policy_generation",
             "Generation of the policy in force; 0: none.",

@@ -27,6 +27,11 @@ _MAX_HEADER_BYTES = 32 * 1024
 
 
 class _Connection(RequestHandler):
+    def close_if_idle(self) -> None:
+        """Where it waits for a client's next request; who sends none until then loses nothing."""
+        if self._waiter is not None and self.transport is not None:
+            self.transport.close()
+
     def handle_error(
         self,
         request: BaseRequest,
@@ -56,6 +61,12 @@ class TenantServer(web.Server):
         super().connection_made(handler, transport)
         if len(self._connections) > self._max_connections:
             transport.abort()
+
+    def close_idle(self) -> None:
+        """Close the connections on which no request is under way."""
+        for connection in self.connections:
+            if isinstance(connection, _Connection):
+                connection.close_if_idle()
 
     def __call__(self) -> RequestHandler:
         """One connection's handler."""

@@ -24,7 +24,7 @@ class Server(Protocol):
         """Listen; OSError where a port is taken."""
 
     async def drain(self) -> None:
-        """No new request; returns when those in hand have ended, or were given time to."""
+        """Leave; returns when the requests in hand have ended, or were given time to."""
 
     async def stop(self) -> None:
         """Close everything, however far the start came."""

@@ -59,7 +59,7 @@ class Proxy(TenantsPort):
             self._runtime.reports.ended(stage)
 
     def _drains(self) -> bool:
-        return self._runtime.dispatcher.draining
+        return self._runtime.dispatcher.departure.told
 
     def _error_headers(self, stage: Passage) -> Mapping[str, str]:
         return self._limit_headers(stage) if stage.tenant else {}
@@ -148,7 +148,7 @@ class Proxy(TenantsPort):
                 prompt_tokens=None if kept is None else max(1, kept // body.size.prompts),
                 cache_salt=runtime.cache_salts.of(tenant),
             )
-            return await self._dispatch(request, ticket, body, write, stream, stage.goes_elsewhere)
+            return await self._dispatch(request, ticket, body, write, stream, stage)
 
     async def _submit(
         self,
@@ -213,12 +213,12 @@ class Proxy(TenantsPort):
         body: Body,
         write: Callable[..., bytes],
         stream: bool,
-        close: bool,
+        stage: Passage,
     ) -> Answer:
         while True:
             sent = write(ask_usage=self._runtime.engine_tells_usage)
             try:
-                return await self._relay(request, ticket, body, sent, stream, close)
+                return await self._relay(request, ticket, body, sent, stream, stage)
             except EngineCut:
                 pass  # preempted before its client saw anything: once more, when its turn comes
             except UsageNotTold:
@@ -231,7 +231,7 @@ class Proxy(TenantsPort):
         body: Body,
         sent: bytes,
         stream: bool,
-        close: bool,
+        stage: Passage,
     ) -> Answer:
         exchange = await send(self._runtime, ticket, body.endpoint.path, sent, opaque=not stream)
         try:
@@ -248,7 +248,7 @@ class Proxy(TenantsPort):
                     hide_usage=not body.wants_usage,
                     typed=body.endpoint.stream is StreamKind.TYPED,
                     client_stall_seconds=self._runtime.settings.client_stall_seconds,
-                    close=close,
+                    close=self._goes_elsewhere(stage),
                 )
             elif stream:
                 answer = await relay_joined(exchange, ticket, new_joiner(body))

@@ -9,6 +9,7 @@ from typing import Any
 from tidegate.scheduling.contracts import Bundle
 from tidegate_sidecar.cache_salts import CacheSalts
 from tidegate_sidecar.callers import Callers
+from tidegate_sidecar.departure import Departure
 from tidegate_sidecar.dispatcher import Dispatcher
 from tidegate_sidecar.engine import EngineClient
 from tidegate_sidecar.engine_address import EngineAddress
@@ -39,7 +40,8 @@ class Runtime(Governed):
         self.started_at = time.time()
         self.tally = Tally()
         folder = settings.engine_plugin
-        self.dispatcher = Dispatcher(self.tally, loop, plugin=folder is not None)
+        departure = Departure(loop, settings.leaving_in_force_seconds)
+        self.dispatcher = Dispatcher(self.tally, loop, departure, plugin=folder is not None)
         steps = self.dispatcher.in_flight.plugin_steps
         self.plugin = EnginePlugin(folder, steps, loop) if folder and steps else None
         self.shared_state = SharedStateHost(
@@ -70,7 +72,6 @@ class Runtime(Governed):
         self.side_lane = SideLane()
         self.engine_models: list[dict[str, Any]] = []
         self.engine_figures = EngineFigures()
-        self.drain_begun = asyncio.Event()
 
     @property
     def max_model_len(self) -> int | None:
@@ -86,13 +87,12 @@ class Runtime(Governed):
         return (
             self.in_force is not None
             and self.dispatcher.engine_ready
-            and not self.dispatcher.draining
+            and not self.dispatcher.departure.begun
         )
 
     def begin_drain(self) -> None:
-        """Not ready from now on, and no new request; idempotent."""
-        self.dispatcher.draining = True
-        self.drain_begun.set()
+        """Not ready from now on, and after ``leaving_seconds`` no new request; idempotent."""
+        self.dispatcher.departure.begin()
 
     def count_pods(self, ready: int) -> None:
         """So many share the limits of those that each count for themselves."""

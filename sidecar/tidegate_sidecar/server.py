@@ -1,9 +1,10 @@
 """One sidecar from start to exit: ports, followers, drain.
 
-Order of the end: on SIGTERM (or SIGINT) not ready at once and no new request; what is queued is
-still served for ``drain_seconds``, then refused with 503 and Retry-After; streams run on until
-``grace_seconds``, then end with an error event. Both ports answer until nothing is in hand. A
-second signal ends it at once.
+Order of the end: on SIGTERM (or SIGINT) not ready at once; new requests are taken for
+``leaving_seconds`` (:mod:`.departure`) and then refused; what is queued is still served for
+``drain_seconds``, then refused with 503 and Retry-After; streams run on until ``grace_seconds``,
+then end with an error event. Both ports answer until nothing is in hand. A second signal ends it
+at once.
 """
 
 from __future__ import annotations
@@ -100,6 +101,9 @@ class Sidecar:
         runtime.begin_drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(settings.drain_seconds):
+                await dispatcher.departure.wait_over()
+                if self._tenants is not None:
+                    self._tenants.close_idle()
                 await dispatcher.idle()
         # A list whose first part was dispatched has begun, as a stream has.
         dispatcher.refuse_queued(Outcome.DRAINING, lambda ticket: ticket.request.leads())

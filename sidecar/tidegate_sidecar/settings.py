@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.scheduling.contracts import MAIN_GROUP
+from tidegate_sidecar.departure import MOST_OF_DRAIN
 from tidegate_sidecar.engine_address import EngineAddress
 from tidegate_sidecar.flags import (
     SettingsError,
@@ -90,6 +91,13 @@ class Settings:
         "From SIGTERM on, queued requests are still served for so long, then refused with 503.",
         30.0,
     )
+    leaving_seconds: float = setting(
+        "From SIGTERM on, or from when the engine's preStop hook asks for /drained, new requests "
+        "are still taken for so long, and each answer says Connection: close; then they are "
+        "refused with 503. It is a part of drain_seconds, and at most a quarter. 0: refused at "
+        "once.",
+        5.0,
+    )
     grace_seconds: float | None = setting(
         "From SIGTERM on, streams may run for so long, then they end with an error event; unset: "
         "20 s beyond the drain. The pod's terminationGracePeriodSeconds must be above it.",
@@ -141,6 +149,8 @@ class Settings:
                 raise SettingsError(f"{name}: must be above 0")
         if self.identity_keys is not None and self.pool_identity_keys is not None:
             raise SettingsError("identity_keys and pool_identity_keys: only one of them")
+        if self.leaving_seconds < 0:
+            raise SettingsError("leaving_seconds: must not be below 0")
         if self.grace_in_force_seconds < self.drain_seconds:
             raise SettingsError("grace_seconds: must not be below drain_seconds")
         require_token_beyond_loopback(self.admin_address, self.admin_token_file)
@@ -151,6 +161,11 @@ class Settings:
         if self.grace_seconds is not None:
             return self.grace_seconds
         return self.drain_seconds + 20.0
+
+    @property
+    def leaving_in_force_seconds(self) -> float:
+        """``leaving_seconds``, within the drain."""
+        return min(self.leaving_seconds, MOST_OF_DRAIN * self.drain_seconds)
 
     @property
     def admin_address(self) -> str:

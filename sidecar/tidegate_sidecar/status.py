@@ -34,7 +34,7 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
         policy_generation=in_force.policy.generation,
         policy_error=runtime.policy_error,
         scheduling_mode=in_force.policy.scheduling_mode,
-        draining=dispatcher.draining,
+        draining=dispatcher.departure.over,
         engine=EngineStatus(
             ready=dispatcher.engine_ready,
             running=figures.running,

@@ -45,7 +45,11 @@ class TenantsPort(ABC):
 
     @abstractmethod
     def _drains(self) -> bool:
-        """Whether the next request of a client should go elsewhere."""
+        """Whether the next request of any client should go elsewhere."""
+
+    def _goes_elsewhere(self, stage: Passage) -> bool:
+        """Whether the next request of this client should: its connection is closed."""
+        return stage.goes_elsewhere or self._drains()
 
     def _error_headers(self, stage: Passage) -> Mapping[str, str]:
         """What an error's answer has besides the error's own."""
@@ -75,7 +79,7 @@ class TenantsPort(ABC):
             answer = error_answer(stage.error, stage.id)
         if isinstance(answer, WholeAnswer):
             answer.stall_seconds = self._client_stall_seconds
-            if self._drains() or stage.goes_elsewhere:
+            if self._goes_elsewhere(stage):
                 # Said in its head, so that the client's next request goes to another pod. The head
                 # of a stream is long gone: who goes on using it is told by the next answer.
                 answer.keep_alive = False

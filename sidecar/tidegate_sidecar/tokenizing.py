@@ -23,10 +23,10 @@ async def ask_tokenizer(
 ) -> WholeAnswer:
     """The engine's answer; :class:`ApiError` where there is none."""
     dispatcher = runtime.dispatcher
+    if dispatcher.departure.over:
+        raise ApiError(Outcome.DRAINING)
     if not dispatcher.engine_ready:
         raise dispatcher.refusal(Outcome.NO_ENGINE, tenant.name)
-    if dispatcher.draining:
-        raise ApiError(Outcome.DRAINING)
     if tenant.stop is not Stop.NONE:
         raise dispatcher.refusal(Outcome.HELD, tenant.name)
     async with runtime.side_lane.turn(tenant.name):

@@ -94,8 +94,7 @@ class Fleet:
             identity_keys=self.secrets,
             port=0,
             admin_port=0,
-            poll_seconds=0.05,
-            **more,
+            **{"poll_seconds": 0.05, "leaving_seconds": 0.0, **more},
         )
         self.router = Router(settings)
         await self.router.start()

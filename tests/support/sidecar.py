@@ -213,7 +213,12 @@ async def sidecar_under_test(
             engine=engine_url,
             port=0,
             admin_port=0,
-            **{"engine_poll_seconds": 0.05, "policy_poll_seconds": 0.05, **settings},
+            **{
+                "engine_poll_seconds": 0.05,
+                "policy_poll_seconds": 0.05,
+                "leaving_seconds": 0.0,
+                **settings,
+            },
         )
     )
     await sidecar.start()

@@ -50,7 +50,7 @@ class RouterAdmin:
         parts = {
             "policy": router.in_force is not None,
             "pods": len(router.pods.serving()),
-            "draining": router.edge.draining,
+            "draining": router.edge.departure.begun,
         }
         return web.json_response(parts, status=200 if router.ready else 503)
 

@@ -35,6 +35,7 @@ from tidegate_sidecar.client_headers import (
     own_priority,
     require_json,
 )
+from tidegate_sidecar.departure import Departure
 from tidegate_sidecar.endpoints import Endpoint, StreamKind
 from tidegate_sidecar.engine import EngineUnreachable, Exchange
 from tidegate_sidecar.engine_connection import EngineBroken
@@ -95,7 +96,7 @@ class Edge(TenantsPort):
         self.retries = 0
         self.in_hand = 0
         self._idle = asyncio.Event()
-        self.draining = False
+        self.departure = Departure(self._loop, settings.leaving_in_force_seconds)
         self.usage = (
             None if settings.usage_records is None else UsageRecords(settings.usage_records)
         )
@@ -121,7 +122,7 @@ class Edge(TenantsPort):
         return answer
 
     def _drains(self) -> bool:
-        return self.draining
+        return self.departure.told
 
     def _end(self, stage: Passage, outcome: Outcome) -> None:
         """It ended here: counted, and recorded unless a pod has seen its client go."""
@@ -144,7 +145,7 @@ class Edge(TenantsPort):
         in_force = self.in_force
         if in_force is None:
             raise ApiError(Outcome.NO_ENGINE)
-        if self.draining:
+        if self.departure.over:
             raise ApiError(Outcome.DRAINING)
         identity = authenticate(request.headers.getall("Authorization", ()), in_force.keys)
         stage.tenant = identity.tenant
@@ -271,7 +272,7 @@ class Edge(TenantsPort):
         stage: Passage,
     ) -> Answer:
         stall_seconds = self._settings.client_stall_seconds
-        answer = StreamAnswer(request, head)
+        answer = StreamAnswer(request, head, close=self._goes_elsewhere(stage))
         try:
             await exchange.pump(answer.write, lambda: answer.drained(stall_seconds))
         except EngineBroken:

@@ -1,4 +1,4 @@
-"""One router from start to exit: ports, followers, drain."""
+"""One router from start to exit: ports, followers, drain (:mod:`~tidegate_sidecar.departure`)."""
 
 from __future__ import annotations
 
@@ -55,12 +55,13 @@ class Router(Governed):
         self._tls = _Certificate(settings) if settings.tls_certificate else None
         self._followers: list[asyncio.Task[None]] = []
         self._runners: list[web.BaseRunner] = []
+        self._tenants: TenantServer | None = None
 
     @property
     def ready(self) -> bool:
         """Whether clients should come here. Once a pod has served they should, also while none
         does: they are told so, and when to try again, which nobody tells them elsewhere."""
-        return self.in_force is not None and not self.edge.draining and self.pods.met
+        return self.in_force is not None and not self.edge.departure.begun and self.pods.met
 
     @property
     def in_hand(self) -> int:
@@ -82,9 +83,8 @@ class Router(Governed):
             RouterAdmin(self).application(), access_log=None, shutdown_timeout=2.0
         )
         self.admin_port = await self._listen(admin, settings.admin_host, settings.admin_port)
-        tenants = web.ServerRunner(
-            TenantServer(self.edge.handle, client_connections()), shutdown_timeout=2.0
-        )
+        self._tenants = TenantServer(self.edge.handle, client_connections())
+        tenants = web.ServerRunner(self._tenants, shutdown_timeout=2.0)
         context = self._tls.context if self._tls else None
         self.port = await self._listen(tenants, settings.host, settings.port, context)
         self._followers = [
@@ -110,10 +110,14 @@ class Router(Governed):
         return int(runner.addresses[0][1])
 
     async def drain(self) -> None:
-        """No new request; those in hand run to their end, within the bound of the settings."""
-        self.edge.draining = True
+        """Serve what was accepted, within the bounds of the settings."""
+        departure = self.edge.departure
+        departure.begin()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_seconds):
+                await departure.wait_over()
+                if self._tenants is not None:
+                    self._tenants.close_idle()
                 await self.edge.idle()
 
     async def stop(self) -> None:
@@ -124,6 +128,7 @@ class Router(Governed):
         for runner in reversed(self._runners):
             await runner.cleanup()
         self.pods.close()
+        self.edge.departure.close()
         if self.edge.usage is not None:
             await asyncio.to_thread(self.edge.usage.close)
 

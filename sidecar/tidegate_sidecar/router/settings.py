@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate_sidecar.departure import MOST_OF_DRAIN
 from tidegate_sidecar.flags import SettingsError, require_token_beyond_loopback, setting
 
 
@@ -52,6 +53,12 @@ class RouterSettings:
     drain_seconds: float = setting(
         "From SIGTERM on, requests in hand may run for so long, then they are cut.", 50.0
     )
+    leaving_seconds: float = setting(
+        "From SIGTERM on, new requests are still taken for so long, and each answer says "
+        "Connection: close; then they are refused with 503. It is a part of drain_seconds, and at "
+        "most a quarter. 0: refused at once.",
+        5.0,
+    )
 
     usage_records: str | None = setting(
         "Where usage records go of the requests that no pod has one of, a line of JSON each: "
@@ -67,4 +74,11 @@ class RouterSettings:
         for name in ("max_body_bytes", "poll_seconds"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name}: must be above 0")
+        if self.leaving_seconds < 0:
+            raise SettingsError("leaving_seconds: must not be below 0")
         require_token_beyond_loopback(self.admin_host, self.admin_token_file)
+
+    @property
+    def leaving_in_force_seconds(self) -> float:
+        """``leaving_seconds``, within the drain."""
+        return min(self.leaving_seconds, MOST_OF_DRAIN * self.drain_seconds)

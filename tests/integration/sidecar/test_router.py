@@ -137,13 +137,13 @@ async def test_a_pod_that_is_gone_costs_nobody_an_answer(fleet: Fleet) -> None:
 
 
 async def test_a_pod_that_is_back_begins_anew(fleet: Fleet) -> None:
-    (pod,), draining = fleet.router.pods.pods, fleet.pods[0][1].runtime.dispatcher
+    (pod,), (engine, _) = fleet.router.pods.pods, fleet.pods[0]
     for _ in range(20):
         pod.breaker.failed(asyncio.get_running_loop().time(), trial=True)
     assert not fleet.router.pods.serving(), "it would rest for half a minute"
-    draining.draining = True
+    engine.healthy = False
     await until(lambda: not pod.ready)
-    draining.draining = False
+    engine.healthy = True
     await until(lambda: fleet.router.pods.serving())
 
 
@@ -355,3 +355,34 @@ async def test_a_router_is_ready_once_a_pod_has_served_and_stays_so(tmp_path: Pa
             assert int(answer.headers["retry-after"]) > 0
         await fleet.router.drain()
         assert not fleet.router.ready
+
+
+async def test_a_router_that_goes_serves_who_has_not_heard_of_it(tmp_path: Path) -> None:
+    async with AsyncExitStack() as pods, AsyncExitStack() as edge:
+        fleet = Fleet(tmp_path, pods, edge)
+        await fleet.start(leaving_seconds=600.0, drain_seconds=3_600.0)
+        await fleet.add_pod()
+        await fleet.tell(0)
+        await until(lambda: fleet.router.ready)
+        async with fleet.chat() as answer:
+            assert "Connection" not in answer.headers
+        drain = asyncio.create_task(fleet.router.drain())
+        await until(lambda: not fleet.router.ready)
+        for stream in (False, True):
+            async with fleet.chat(stream=stream) as answer:
+                assert (answer.status, answer.headers["Connection"]) == (200, "close")
+                await answer.read()
+        assert not drain.done()
+        drain.cancel()
+        await asyncio.gather(drain, return_exceptions=True)
+
+
+async def test_a_router_that_has_gone_takes_no_more(tmp_path: Path) -> None:
+    async with AsyncExitStack() as pods, AsyncExitStack() as edge:
+        fleet = Fleet(tmp_path, pods, edge)
+        await fleet.start()
+        await fleet.add_pod()
+        await fleet.tell(0)
+        await fleet.router.drain()
+        async with fleet.chat() as answer:
+            assert answer.headers["x-tidegate-dropped-reason"] == "rejected-draining"

@@ -100,7 +100,7 @@ async def process(
     keys = write(folder / "keys.json", keys_document())
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tidegate_sidecar", f"--policy={policy}", f"--keys={keys}",
-        f"--engine={engine.url}", "--port=0", "--admin-port=0", *flags,
+        f"--engine={engine.url}", "--port=0", "--admin-port=0", "--leaving-seconds=0", *flags,
         stderr=asyncio.subprocess.PIPE, env={**os.environ, "TIDEGATE_ENGINE_POLL_SECONDS": "0.05"},
     )  # fmt: skip
     assert child.stderr is not None
@@ -138,8 +138,9 @@ async def test_r7_sigterm_with_streams_and_a_queue(tmp_path: Path, engine: Fault
 
 async def test_r7_a_second_sigterm_quits(tmp_path: Path, engine: FaultyEngine) -> None:
     engine.script = stall
+    leaves = ("--leaving-seconds=600", "--drain-seconds=3600", "--grace-seconds=3600")
     async with (
-        process(tmp_path, engine) as (child, url, _),
+        process(tmp_path, engine, *leaves) as (child, url, _),
         aiohttp.ClientSession() as client,
     ):
         task = asyncio.create_task(_post(client, url))
@@ -199,7 +200,8 @@ async def test_a_draining_pod_lets_its_clients_connections_go(
     body = json.dumps(chat_body(stream=True)).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
     writer.write(raw_head(f"Content-Length: {len(body)}") + body)
-    await until(lambda: sidecar.runtime.dispatcher.in_hand == 1)
+    async with asyncio.timeout(5):
+        assert b"Connection" not in await reader.readuntil(b"\r\n\r\n")
     sidecar.runtime.begin_drain()
     async with sidecar.chat() as response:
         assert response.status == 503
@@ -233,3 +235,76 @@ async def test_the_end_waits_a_moment_for_those_whose_stream_just_ended(
         assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
         writer.close()
         await drain
+
+
+LONG: dict[str, Any] = {"leaving_seconds": 600.0, "drain_seconds": 3_600.0}
+"""No test ends by it."""
+
+
+async def test_who_has_not_heard_that_a_pod_goes_is_still_served(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    """Not ready at once; what comes over kept connections is served, and closes them."""
+    sidecar = await start_sidecar(policy=ONE, **LONG)
+    body = json.dumps(chat_body(stream=True)).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    drained = asyncio.create_task(_get(sidecar, "/drained"))
+    sidecar.runtime.begin_drain()
+    assert (await _get(sidecar, "/readyz"))[0] == 503
+    writer.write(raw_head(f"Content-Length: {len(body)}") + body)
+    async with asyncio.timeout(10):
+        answer = await reader.read()  # to the connection's end
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"\r\nConnection: close\r\n" in answer
+    assert DONE in answer
+    async with sidecar.chat() as response:
+        assert (response.status, response.headers["Connection"]) == (200, "close")
+    assert not drained.done(), "the engine is needed"
+    drained.cancel()
+    await asyncio.gather(drained, return_exceptions=True)
+
+
+async def test_after_that_nothing_is_taken_and_idle_connections_go(
+    start_sidecar: StartSidecar,
+) -> None:
+    sidecar = await start_sidecar(policy=ONE, leaving_seconds=0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    await until(lambda: sidecar.sidecar.tenant_connections == 1)
+    drained = asyncio.create_task(_get(sidecar, "/drained"))
+    drain = asyncio.create_task(sidecar.sidecar.drain())
+    async with asyncio.timeout(10):
+        assert await reader.read() == b"", "it sent nothing, and goes elsewhere from now on"
+        assert await drained == (200, {"draining": True})
+        await drain
+    writer.close()
+    async with sidecar.chat() as response:
+        assert response.headers["x-tidegate-dropped-reason"] == "rejected-draining"
+
+
+async def test_the_engines_hook_tells_clients_before_the_sidecar_is_told(
+    start_sidecar: StartSidecar,
+) -> None:
+    """Both hooks of a pod begin together; the sidecar's own is a pause before its SIGTERM."""
+    sidecar = await start_sidecar(policy=ONE, **LONG)
+    departure = sidecar.runtime.dispatcher.departure
+    hook = asyncio.create_task(_get(sidecar, "/drained?begin_seconds=600"))
+    await until(lambda: departure.told)
+    async with sidecar.chat() as response:
+        assert (response.status, response.headers["Connection"]) == (200, "close")
+    assert sidecar.runtime.ready, "the engine alone may be restarted"
+    hook.cancel()
+    await until(lambda: not departure.told)
+    async with sidecar.chat() as response:
+        assert "Connection" not in response.headers
+
+
+async def test_a_request_after_the_engine_has_gone_is_told_that_the_pod_drains(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar(policy=ONE)
+    sidecar.runtime.begin_drain()
+    engine.healthy = False
+    await until(lambda: not sidecar.runtime.dispatcher.engine_ready)
+    async with sidecar.chat() as response:
+        assert response.headers["x-tidegate-dropped-reason"] == "rejected-draining"
