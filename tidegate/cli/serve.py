@@ -61,5 +61,6 @@ def serve(
             tokenizer=tokenizer,
             state_folder=state_folder,
             usage_records=usage_records,
+            leaving_seconds=0.0,  # no other one would take its clients
         )
     run(serve_sidecar(settings), host, port, admin_port)
