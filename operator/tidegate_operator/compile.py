@@ -18,7 +18,7 @@ since (:func:`withdraw`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tidegate.scheduling.contracts import (
@@ -26,6 +26,7 @@ from tidegate.scheduling.contracts import (
     POLICY_VERSION,
     BetweenTiers,
     KeySet,
+    KvPool,
     ModelPolicy,
     Observability,
     Policy,
@@ -34,6 +35,7 @@ from tidegate.scheduling.contracts import (
     Stop,
     Task,
     TenantPolicy,
+    TierPolicy,
     as_of,
 )
 from tidegate_operator.api.conditions import ConditionType, Reason
@@ -95,55 +97,19 @@ def compile_pool(
     faults = [*not_allowed(pool, may_share), *tier_faults]
     if not tiers:
         return withdraw(
-            previous, judgement, faults, seen_generation, now_seconds, version, namespaces
+            previous, judgement, faults, seen_generation, now_seconds, version, namespaces, routed
         )
     served = [tenant for tenant in judgement.tenants.values() if tenant.namespace in namespaces]
     names = {tier.name for tier in tiers}
     parts, kv_faults = kv_pools(pool, names)
-    faults.extend(kv_faults)
-    in_order = [tier.name for tier in tiers]
-    faults += unknown_tiers(pool, in_order)
-    engine = engine_limits(pool.spec.engine.args or (), pool.spec.model.task)
+    faults += [*kv_faults, *unknown_tiers(pool, names)]
     rows = {tenant.name: _row(tenant, names, judgement, previous) for tenant in served}
     if pool.spec.shared_state is not None:
         uids = {tenant.name: tenant.uid for tenant in served}
         rows = {name: row and replace(row, uid=uids[name]) for name, row in rows.items()}
     tenants = tuple(row for row in rows.values() if row is not None)
-    policy = Policy(
-        version=POLICY_VERSION,
-        generation=0,
-        pool=f"{pool.metadata.namespace}/{pool.metadata.name}",
-        model=ModelPolicy(
-            pool.spec.model.name,
-            pool.spec.model.task or Task.GENERATE,
-            pool.spec.model.max_model_len,
-            media_domains(pool.spec.engine.args or ()),
-        ),
-        tiers=tiers,
-        tenants=tenants,
-        scheduling_mode=pool.spec.scheduling_mode or SchedulingMode.TIDEGATE,
-        between_tiers=pool.spec.between_tiers or BetweenTiers.STRICT,
-        engine=engine,
-        kv_pools=parts,
-        prefill=prefill_limits(pool),
-        observability=_observability(pool),
-        shared_state=_shared_state(pool),
-        routed=routed,
-        engine_groups=group_policies(pool, in_order, parts),
-        fallback=fallback_policy(pool, in_order, parts, engine),
-    )
-    keys = KeySet(
-        KEYS_VERSION,
-        0,
-        dict(
-            sorted(
-                (digest, tenant.name)
-                for tenant in served
-                if rows[tenant.name] is not None
-                for digest in tenant.digests
-            )
-        ),
-    )
+    policy = _policy(pool, tiers, tenants, parts, routed=routed)
+    keys = _keys(tenant for tenant in served if rows[tenant.name] is not None)
     policy, lost = as_of(policy, version)
     generation = _generation(policy, keys, previous, seen_generation, now_seconds)
     try:
@@ -152,7 +118,7 @@ def compile_pool(
         text = f"{error}; spread them over more pools"
         faults.append(Fault(ConditionType.ACCEPTED, Reason.INVALID, text))
         return withdraw(
-            previous, judgement, faults, seen_generation, now_seconds, version, namespaces
+            previous, judgement, faults, seen_generation, now_seconds, version, namespaces, routed
         )
 
 
@@ -164,9 +130,11 @@ def withdraw(
     now_seconds: float,
     version: int,
     namespaces: Collection[str] | None = None,
+    routed: bool | None = None,
 ) -> CompiledPool:
     """What the pool served last less what was taken away, where its present spec cannot be used;
-    ``namespaces`` are those whose Tenants it serves, unset: as before."""
+    ``namespaces`` are those whose Tenants it serves, ``routed`` is how they come; unset: as
+    before."""
     policy, keys = previous.policy, previous.keys
     if policy is None or keys is None:
         return CompiledPool(None, None, tuple(faults), _findings(faults, 0, 0))
@@ -182,11 +150,57 @@ def withdraw(
         for digest, name in keys.keys.items()
         if rows.get(name) and digest in judgement.tenants[name].digests
     }
-    policy = replace(policy, version=version, tenants=tuple(row for row in rows.values() if row))
+    policy = replace(
+        policy,
+        version=version,
+        tenants=tuple(row for row in rows.values() if row),
+        routed=policy.routed if routed is None else routed,
+    )
     policy, _ = as_of(policy, version)
     keys = replace(keys, keys=granted)
     generation = _generation(policy, keys, previous, seen_generation, now_seconds)
     return _compiled(policy, keys, generation, faults)
+
+
+def _policy(
+    pool: ServingPool,
+    tiers: tuple[TierPolicy, ...],
+    tenants: tuple[TenantPolicy, ...],
+    parts: tuple[KvPool, ...],
+    *,
+    routed: bool,
+) -> Policy:
+    """What the spec says of these, as the newest version has it."""
+    spec, names = pool.spec, [tier.name for tier in tiers]
+    engine = engine_limits(spec.engine.args or (), spec.model.task)
+    return Policy(
+        version=POLICY_VERSION,
+        generation=0,
+        pool=f"{pool.metadata.namespace}/{pool.metadata.name}",
+        model=ModelPolicy(
+            spec.model.name,
+            spec.model.task or Task.GENERATE,
+            spec.model.max_model_len,
+            media_domains(spec.engine.args or ()),
+        ),
+        tiers=tiers,
+        tenants=tenants,
+        scheduling_mode=spec.scheduling_mode or SchedulingMode.TIDEGATE,
+        between_tiers=spec.between_tiers or BetweenTiers.STRICT,
+        engine=engine,
+        kv_pools=parts,
+        prefill=prefill_limits(pool),
+        observability=_observability(pool),
+        shared_state=_shared_state(pool),
+        routed=routed,
+        engine_groups=group_policies(pool, names, parts),
+        fallback=fallback_policy(pool, names, parts, engine),
+    )
+
+
+def _keys(tenants: Iterable[TenantVerdict]) -> KeySet:
+    owners = sorted((digest, tenant.name) for tenant in tenants for digest in tenant.digests)
+    return KeySet(KEYS_VERSION, 0, dict(owners))
 
 
 def _compiled(

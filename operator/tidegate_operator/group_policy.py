@@ -7,7 +7,7 @@ requests spill, in every group; in the fallback if that is for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tidegate.scheduling.contracts import (
     FALLBACK_GROUP,
@@ -66,7 +66,7 @@ def fallback_policy(
     )
 
 
-def unknown_tiers(pool: ServingPool, served: Sequence[str]) -> list[Fault]:
+def unknown_tiers(pool: ServingPool, served: Collection[str]) -> list[Fault]:
     """Tiers that groups or fallback name and the pool does not serve."""
     named = [
         (f"spec.engineGroups[{group.name}]", group.tiers or ())

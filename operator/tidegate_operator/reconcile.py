@@ -327,7 +327,7 @@ class Reconciler:
                 pod["metadata"]["name"] for pod in ready if unknown or not knows_routers(pod)
             ],
             older_sidecars=unknown,
-            unsigned_served=heard.in_force == policy.generation,
+            unsigned_served=heard.in_force == policy.generation and not policy.routed,
             now_seconds=now,
         )
 

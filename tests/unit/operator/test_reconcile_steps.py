@@ -16,6 +16,7 @@ from tidegate_operator.kube import (
     SERVICE_ACCOUNT,
     SERVING_POOL,
     STATEFUL_SET,
+    TENANT_TIER,
     Kind,
 )
 from tidegate_operator.metrics import Metrics
@@ -95,6 +96,20 @@ async def test_a_router_stays_while_the_service_that_leads_to_it_cannot_be_chang
     server.refused.clear()
     await reconciled(server, in_force(stuck))
     assert of_router(server) == set()
+
+
+async def test_a_router_goes_as_well_from_a_pool_that_lost_its_tiers() -> None:
+    """What it served last is served on, so its sidecars must know that clients come without it."""
+    server = served()
+    await reconciled(server, router={})
+    del server.objects[TENANT_TIER, "", "t0"]
+    waiting = await reconciled(server)
+    assert waiting.compiled is not None
+    assert waiting.compiled.policy is not None
+    assert not waiting.compiled.policy.routed
+    assert leads_to_router(server)
+    await reconciled(server, in_force(waiting))
+    assert not leads_to_router(server)
 
 
 async def test_a_router_stays_while_nobody_may_read_where_the_service_leads() -> None:
