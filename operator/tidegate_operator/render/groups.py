@@ -10,10 +10,10 @@ disruption budget, that of its group.
 **Draining.** When a pod goes, kubelet runs both ``preStop`` hooks at once, and sends each container
 SIGTERM when its own is done. The sidecar's hook is a pause in which those who send requests notice.
 The engine's hook waits on the sidecar's ``/drained``, by which the sidecar knows at once, too: it
-closes its clients' connections with their answers. On SIGTERM, or ``leaving_seconds`` after the
-hooks began (5 as the pause, so that neither adds to the other), it takes no more and finishes what
-it has. The engine is told last and outlives every request that was accepted. The pod's grace period
-covers the pause, the drain, of which leaving is a part, and a margin to exit in.
+closes its clients' connections with their answers. After SIGTERM it takes no more, once
+``leaving_seconds`` have passed since the hooks began (5, as the pause: nothing is added), and
+finishes what it has. The engine is told last and outlives every request that was accepted. The
+pod's grace period covers the pause, the drain, of which leaving is a part, and a margin to exit in.
 """
 
 from __future__ import annotations
