@@ -254,6 +254,7 @@ class Reconciler:
         if applied is None and not isinstance(service, KubeError):
             state = replace(state, route=as_it_stays(state.route, service))
             children = self._rendered(state, state.route)
+            applied = service if service is not None and owns(pool, service) else None
         await run.apply(NETWORK_POLICY, children.network_policy)
         router = await self._router(run, pool, children.router, state.route)
         sets = {

@@ -23,6 +23,7 @@ from tidegate_operator.metrics import Metrics
 from tidegate_operator.names import COMPONENT_LABEL, ROUTED_SINCE_ANNOTATION, ROUTER
 from tidegate_operator.reconcile import Heard, PoolState, Reconciler
 from tidegate_operator.settings import Settings
+from tidegate_operator.status import addresses
 from tidegate_operator.world import World
 
 KEY = ("acme", "chat")
@@ -127,7 +128,7 @@ async def test_a_service_that_cannot_be_changed_leads_where_it_led() -> None:
     server.refused.add(SERVICE)
     joining = await reconciled(server, router={})
     assert not joining.route.leads
-    assert joining.service is None
+    assert addresses(joining) == ["http://chat.acme.svc:8000"]
 
 
 async def test_a_hand_that_writes_beside_the_service_makes_no_router() -> None:
