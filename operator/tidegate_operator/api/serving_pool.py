@@ -263,8 +263,8 @@ class ServingPoolSpec(ApiModel):
     router: RouterSpec | None = described(
         "Lets requests come to the engines' pods by a router, to which the pool's Service then "
         "leads. It can be added to a pool that runs and taken away from it, without a restart of "
-        "an engine and without a request that is refused for it; the condition Routed says how "
-        "far that is.",
+        "an engine (but of those that an operator without routers made) and without a request that "
+        "is refused for it; the condition Routed says how far that is.",
         unset="none: the pool's Service leads to the engines' pods, each of which asks for keys "
         "itself",
         empty="({}) one with all its fields unset",

@@ -184,7 +184,7 @@ class TenantStatus(Load, ConditionedStatus):
     )
     addresses: list[Address] | None = described(
         "Base URLs within the cluster that its requests should go to, one of each of its pools: "
-        "where the pool has engine groups, that of its tier's.",
+        "where the pool has engine groups and no router, that of its tier's group.",
         unset="none yet",
         max_length=MAX_POOLS,
         list_type="atomic",
