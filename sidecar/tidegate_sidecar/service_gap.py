@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
-from tidegate.scheduling.state import Backlog
+from tidegate.scheduling.snapshots import Backlog
 
 WINDOW_SECONDS = 30.0
 

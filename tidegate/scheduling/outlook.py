@@ -1,12 +1,9 @@
 """What a request may expect: its wait, its first token, its end; kept up to date by events.
 
-One :class:`Outlook` follows a scheduler: what waits in each tier, at what rate the engine takes it,
-which prefills are ahead. From that come the forecasts of ``waiting_time`` (for the throttle, and
-for who asks about one that waits) and of ``finish_time`` (at the dispatch). Costs are in the
-currency of the tiers: EngineTime where the host reports steps, else tokens.
-
-Invariants: a tier's queued cost is the sum over its queued jobs of ``Job.expected_cost``, as it was
-when each arrived; a tenant is active while anything of it is queued or in flight.
+One :class:`Outlook` follows a scheduler: what waits in each tier (``tier_loads``), at what rate the
+engine takes it, which prefills are ahead. From that come the forecasts of ``waiting_time`` (for the
+throttle, and for who asks about one that waits) and of ``finish_time`` (at the dispatch). Costs are
+in the currency of the tiers: EngineTime where the host reports steps, else tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from tidegate.scheduling.cost import exchange_rate, expected_cost, prefill_ratio
 from tidegate.scheduling.engine_time import EnginePace
 from tidegate.scheduling.finish_time import FinishEstimate
 from tidegate.scheduling.job import Job
-from tidegate.scheduling.load_rates import OfferedRate, ServiceRate
+from tidegate.scheduling.load_rates import ServiceRate
 from tidegate.scheduling.request import Forecast, Request, Usage
 from tidegate.scheduling.state import TenantState
 from tidegate.scheduling.tenant_averages import (
@@ -28,7 +25,8 @@ from tidegate.scheduling.tenant_averages import (
     expected_tokens_per_step,
     output_quantile_tokens,
 )
-from tidegate.scheduling.waiting_time import TierLoad, WaitForecast
+from tidegate.scheduling.tier_loads import TierLoads
+from tidegate.scheduling.waiting_time import WaitForecast
 
 
 def asks_for_outlook(policy: Policy) -> bool:
@@ -41,13 +39,12 @@ def asks_for_outlook(policy: Policy) -> bool:
 class Outlook:
     """Of one engine."""
 
-    __slots__ = ("_loads", "_offered", "_pace", "_rate", "_unstarted_tokens", "_weighted")
+    __slots__ = ("_loads", "_pace", "_rate", "_unstarted_tokens", "_weighted")
 
     def __init__(self, pace: EnginePace | None) -> None:
         self._pace = pace
         self._rate = ServiceRate()
-        self._loads: dict[str, TierLoad] = {}
-        self._offered: dict[str, OfferedRate] = {}
+        self._loads = TierLoads()
         self._weighted = False
         self._unstarted_tokens = 0
         """Prompts dispatched and not prefilled yet."""
@@ -58,7 +55,7 @@ class Outlook:
         """Some first steps were measured: costs until then were guesses of another scale, and a
         rate or a room measured in them would say for a hundred requests that nobody waits."""
         self._rate = ServiceRate()
-        self._offered = {}
+        self._loads.forget_offered()
         self.apply_policy(policy, tenants, jobs)
 
     def apply_policy(
@@ -66,18 +63,7 @@ class Outlook:
     ) -> None:
         """New terms, for all that there is at present; O(n)."""
         self._weighted = policy.between_tiers is BetweenTiers.WEIGHTED
-        self._loads = {
-            row.name: TierLoad(
-                row.priority, row.weight, row.reserved_percent / 100, row.max_percent / 100
-            )
-            for row in policy.tiers
-        }
-        offered = self._offered
-        self._offered = {row.name: offered.get(row.name, OfferedRate()) for row in policy.tiers}
-        for tenant in tenants:
-            tenant.queued_cost = 0.0
-            if tenant.policy is not None and tenant.queue.size + tenant.in_flight:
-                self._loads[tenant.tier.name].active_weight += tenant.account.weight
+        self._loads.apply_policy(policy.tiers, tenants)
         self._unstarted_tokens = 0
         in_flight = 0.0
         for job in jobs:
@@ -109,10 +95,8 @@ class Outlook:
         self, request: Request, tenant: TenantState, now: float, own: float | None = None
     ) -> WaitForecast:
         """Until the dispatch of a request behind ``own`` cost of its tenant; unset: sent now."""
-        for name, offered in self._offered.items():
-            self._loads[name].offered_per_second = offered.per_second(now)
-        mine, weight = self._loads[tenant.tier.name], tenant.account.weight
-        others = [load for load in self._loads.values() if load is not mine]
+        mine, others = self._loads.around(tenant, now)
+        weight = tenant.account.weight
         joins = 0 if tenant.queue.size + tenant.in_flight else weight
         mine.active_weight += joins
         rate = self._rate.per_second(now)
@@ -142,8 +126,7 @@ class Outlook:
     def queued(self, job: Job, now: float, anew: bool = True) -> None:
         """A request entered its queue; ``anew`` False: it came back."""
         tenant, request = job.tenant, job.request
-        if tenant.queue.size + tenant.in_flight == 1:
-            self._loads[tenant.tier.name].active_weight += tenant.account.weight
+        self._loads.entered(tenant)
         if (pace := self._pace) is not None:
             mine, tiers = tenant.averages, tenant.tier.averages
             request.expected_cached_tokens = expected_cached_tokens(
@@ -157,19 +140,19 @@ class Outlook:
         self._add(job)
         self._rate.waiting(now)
         if anew:
-            self._offered[tenant.tier.name].arrived(job.expected_cost, now)
+            self._loads.sent(job, now)
 
     def dropped(self, job: Job, others_wait: bool) -> None:
         """A request left its queue, but not for the engine."""
-        self._remove(job)
-        self._left(job.tenant)
+        self._loads.remove(job)
+        self._loads.left(job.tenant)
         if not others_wait:
             self._rate.idle()
 
     def dispatched(self, job: Job, others_wait: bool, now: float) -> None:
         """A request went to the engine."""
         request = job.request
-        self._remove(job)
+        self._loads.remove(job)
         self._rate.dispatched(job.expected_cost, others_wait, now)
         if (forecast := request.forecast) is not None and self._pace is not None:
             forecast.at_dispatch = self._estimate(self._pace, request, job.tenant, 0.0)
@@ -189,7 +172,7 @@ class Outlook:
         if not job.started:
             self._unstarted_tokens -= request.prompt_tokens
         self._rate.ended(job.expected_cost, served=job.started or usage is not None)
-        self._left(job.tenant)
+        self._loads.left(job.tenant)
         if usage is None:
             return
         for averages in (job.tenant.averages, job.tier.averages):
@@ -229,22 +212,5 @@ class Outlook:
         return debt * exchange_rate(self._pace, request, tenant) if debt > 0 else 0.0
 
     def _add(self, job: Job) -> None:
-        tenant = job.tenant
-        job.expected_cost = cost = expected_cost(self._pace, job.request, tenant)
-        tenant.queued_cost += cost
-        self._loads[tenant.tier.name].queued += cost
-
-    def _remove(self, job: Job) -> None:
-        tenant = job.tenant
-        load = self._loads[tenant.tier.name]
-        tenant.queued_cost -= job.expected_cost
-        load.queued -= job.expected_cost
-        # What rounding has left of an empty queue is nothing.
-        if not tenant.queue.size:
-            tenant.queued_cost = 0.0
-        if not tenant.tier.queued:
-            load.queued = 0.0
-
-    def _left(self, tenant: TenantState) -> None:
-        if not tenant.queue.size + tenant.in_flight and tenant.policy is not None:
-            self._loads[tenant.tier.name].active_weight -= tenant.account.weight
+        job.expected_cost = expected_cost(self._pace, job.request, job.tenant)
+        self._loads.add(job)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tidegate.scheduling.contracts import Policy, SchedulingMode, TenantPolicy, TierPolicy
 from tidegate.scheduling.selection import Selection
-from tidegate.scheduling.state import Backlog, TenantSnapshot, TenantState, TierSnapshot, TierState
+from tidegate.scheduling.snapshots import Backlog, TenantSnapshot, TierSnapshot
+from tidegate.scheduling.state import TenantState, TierState
 
 
 class Roster:

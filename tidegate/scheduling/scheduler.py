@@ -44,14 +44,9 @@ from tidegate.scheduling.peer_service import PeerService
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.roster import Roster
 from tidegate.scheduling.selection import Selection
+from tidegate.scheduling.snapshots import Backlog, ShadowFigures, TenantSnapshot, TierSnapshot
 from tidegate.scheduling.standings import Standings
-from tidegate.scheduling.state import (
-    Backlog,
-    ShadowFigures,
-    TenantSnapshot,
-    TenantState,
-    TierSnapshot,
-)
+from tidegate.scheduling.state import TenantState
 
 HELD_RETRY_SECONDS = 30
 """Retry-After of a held tenant: a person lifts the hold, so no figure is truer than another."""

@@ -1,7 +1,7 @@
 """How long a request would wait for its dispatch, under the policy in force.
 
-Use: keep one ``TierLoad`` per tier up to date, and the rates of ``load_rates``; then ``predict``
-gives a ``WaitForecast``. O(tiers), at most 64.
+Use: keep ``tier_loads`` and the rates of ``load_rates`` up to date; then ``predict`` gives a
+``WaitForecast``. O(tiers), at most 64.
 
 Theory
 ------
@@ -39,24 +39,10 @@ from math import exp, inf
 from typing import NamedTuple
 
 from tidegate.scheduling.load_rates import MEMORY_SECONDS
+from tidegate.scheduling.tier_loads import TierLoad
 
 ROUNDS = 6
 """Of the iteration; each of its values is an upper bound, so stopping early is on the safe side."""
-
-
-@dataclass(slots=True)
-class TierLoad:
-    """What a tier is promised, and what it has; the host keeps the second part up to date."""
-
-    priority: int
-    weight: int = 1
-    reserved_ratio: float = 0.0
-    limit_ratio: float = 1.0
-    queued: float = 0.0
-    """Cost of all that waits in it."""
-    active_weight: float = 0.0
-    """Weights of its tenants with anything queued or in flight."""
-    offered_per_second: float = 0.0
 
 
 class Sharer(NamedTuple):

@@ -15,7 +15,8 @@ from tidegate.scheduling.throttle import (
     REFUSE_ABOVE,
     Throttle,
 )
-from tidegate.scheduling.waiting_time import NO_WAIT, TierLoad, WaitForecast, predict
+from tidegate.scheduling.tier_loads import TierLoad
+from tidegate.scheduling.waiting_time import NO_WAIT, WaitForecast, predict
 
 RATE = 1000.0
 TARGET = 2.0

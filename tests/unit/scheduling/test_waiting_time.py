@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.scheduling.load_rates import MEMORY_SECONDS, OfferedRate, ServiceRate
-from tidegate.scheduling.waiting_time import Sharer, TierLoad, WaitForecast, predict
+from tidegate.scheduling.tier_loads import TierLoad
+from tidegate.scheduling.waiting_time import Sharer, WaitForecast, predict
 
 RATE = 1000.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidegate_sidecar.service_gap import ServiceGap
 
 from tidegate.scheduling.contracts import FairnessUnit
-from tidegate.scheduling.state import Backlog
+from tidegate.scheduling.snapshots import Backlog
 
 TOKENS = FairnessUnit.TOKENS
 
