@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from tidegate.scheduling.plan_request import Lookup, PlanRequest, StepPlan, Veto
-from tidegate.scheduling.prefill_budget import PrefillShares, StepBudget
+from tidegate.scheduling.prefill_budget import StepBudget
 from tidegate.scheduling.prefill_line import PrefillLine
+from tidegate.scheduling.prefill_shares import PrefillShares
 from tidegate.scheduling.step_admission import Admission
 from tidegate.scheduling.step_policy import StepPolicy
 

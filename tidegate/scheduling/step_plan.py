@@ -38,9 +38,10 @@ from tidegate.scheduling.plan_request import (
     StepTimeModel,
     Veto,
 )
-from tidegate.scheduling.prefill_budget import PrefillShares, step_budget
+from tidegate.scheduling.prefill_budget import step_budget
 from tidegate.scheduling.prefill_fill import PrefillFill
 from tidegate.scheduling.prefill_line import PrefillLine
+from tidegate.scheduling.prefill_shares import PrefillShares
 from tidegate.scheduling.recompute import backoff_seconds, past_backoff
 from tidegate.scheduling.step_admission import Admission
 from tidegate.scheduling.step_policy import EngineSize, StepPolicy, compile_step_policy

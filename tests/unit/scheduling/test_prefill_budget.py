@@ -9,7 +9,8 @@ from support.step_host import T0, T1, T2, T3, StepHost, step_policy
 
 from tidegate.scheduling.contracts import PrefillLimits, SloMetric, SloObjective
 from tidegate.scheduling.plan_request import PlanRequest
-from tidegate.scheduling.prefill_budget import LONG_EVERY, PrefillShares, StepBudget, step_budget
+from tidegate.scheduling.prefill_budget import StepBudget, step_budget
+from tidegate.scheduling.prefill_shares import LONG_EVERY, PrefillShares
 from tidegate.scheduling.step_policy import StepPolicy
 
 
