@@ -1,6 +1,6 @@
 """Which prefills get the tokens of a step's budget.
 
-Theory of operation: tiers that are owed tokens first, then all in order (``prefill_budget``), each
+Theory of operation: tiers that are owed tokens first, then all in order (``prefill_shares``), each
 along its line (``prefill_line``). Long prompts step aside until the shorter ones of their tier have
 what they need; then they share what is left, in order. Once one is due it takes its turn in the
 line, with at most half of what is there (and the rest of less than a block's worth that no short
