@@ -47,18 +47,24 @@ class EngineSeats:
         """Seats of the engine; None: unknown, no request has had to wait for one yet."""
         return self._learned if self.configured is None else self.configured
 
+    @property
+    def places(self) -> int | None:
+        """Seats, and what may stand ready for one; None: unknown."""
+        seats = self.number
+        return None if seats is None else seats + self._ready
+
     def has_room(self, in_flight: int) -> bool:
         """Whether one more may be in flight."""
-        seats = self.number
-        if seats is None or in_flight < seats + self._ready:
+        places = self.places
+        if places is None or in_flight < places:
             return True
         may_probe = self.configured is None and not self._ends_until_probe
-        return may_probe and self._probe is None and in_flight == seats + self._ready
+        return may_probe and self._probe is None and in_flight == places
 
     def dispatched(self, request_id: str, in_flight: int) -> None:
         """A request was let in when ``in_flight`` were."""
-        seats = self.number
-        if self.configured is None and seats is not None and in_flight >= seats + self._ready:
+        places = self.places
+        if self.configured is None and places is not None and in_flight >= places:
             self._probe = request_id
 
     def started(self, request_id: str, at_once: bool) -> None:

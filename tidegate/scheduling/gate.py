@@ -10,9 +10,11 @@ in flight, so that no wrong belief about the engine can shut it for good):
 * ``not_started < window``. Not started is what was dispatched and has shown neither a first token
   nor prefill progress, known here at once. The window starts at what an engine can start in one
   feedback delay (the step that runs and the one begun at its end), plus one; it grows by one after
-  each step that ended with free seats, free KV and a queue of ours while the window was what held
-  us back; it is halved when more than 5% of recent requests waited over two steps in the engine
-  (their 95th percentile exceeds 2).
+  each step that ended with free seats, free KV and a queue of ours while the window alone was what
+  held us back; it is halved when more than 5% of recent requests waited over two steps in the
+  engine (their 95th percentile exceeds 2). Where the seats are known, it is at most their number
+  and what may stand ready for one, plus one: no more can start, and half of more would change
+  nothing.
 * Less than two steps' worth of prefill tokens is outstanding (a step's worth: what the running
   sequences leave of its budget): one for the step that runs, which we shall hear of when it ends,
   and one for the step that the engine begins at that moment. A prompt of many budgets passes once
@@ -99,7 +101,8 @@ class Gate:
     @property
     def window(self) -> int:
         """Sequences that may be dispatched and not started."""
-        return self._window
+        places = self._seats.places
+        return self._window if places is None else min(self._window, max(2, places + 1))
 
     @property
     def not_started(self) -> int:
@@ -144,8 +147,9 @@ class Gate:
         return bool(self._flights) and self._line_is_short() and not self._has_place()
 
     def _line_is_short(self) -> bool:
-        if self._not_started >= self._window:
-            return False
+        return self._not_started < self.window and self._prefill_has_room()
+
+    def _prefill_has_room(self) -> bool:
         most = 2 * self._prefill_per_step()
         if self._prefill_window_tokens is not None and self._running:
             most = min(most, self._prefill_window_tokens)
@@ -219,8 +223,8 @@ class Gate:
             # An engine whose queue is empty lacks no seat, however long a step took to show it.
             if self._kv.has_room() and self._engine_waiting != 0:
                 self._seats.overdue(overdue, self._running)
-        elif queue_nonempty and self._not_started >= self._window and self._has_free_seat_and_kv():
-            self._window += 1
+        elif queue_nonempty and self._window_holds() and self._has_free_seat_and_kv():
+            self._window = self.window + 1
 
     def engine_metrics(
         self, running: int | None, waiting: int | None, kv_used_ratio: float | None, now: float
@@ -231,6 +235,10 @@ class Gate:
             self._seats.seen_running(running)
         preempted = waiting is not None and waiting > self._not_started
         self._kv.reading(kv_used_ratio, self._prefill_tokens, preempted)
+
+    def _window_holds(self) -> bool:
+        """Whether a wider one would let something in."""
+        return self._not_started >= self.window and self._prefill_has_room()
 
     def _has_free_seat_and_kv(self) -> bool:
         seats = self._seats.number
@@ -283,5 +291,5 @@ class Gate:
     def _note_wait(self, waited_steps: int) -> None:
         self._late.append(waited_steps > WAIT_BOUND_STEPS)
         if len(self._late) >= _WAITS_NEEDED and sum(self._late) * 20 > len(self._late):
-            self._window = max(1, self._window // 2)
+            self._window = max(1, self.window // 2)
             self._late.clear()

@@ -148,7 +148,7 @@ def test_places_are_freed_by_ends_and_starts_alone() -> None:
 
 
 def test_the_window_is_halved_when_requests_wait_in_the_engine() -> None:
-    gate = Gate(EngineLimits(max_num_batched_tokens=8192), 0.0)
+    gate = Gate(EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192), 0.0)
     gate.dispatched("first", 1, 100, 0.0)
     window = gate.window
     gate.started("first", 0.0)
@@ -289,6 +289,54 @@ def test_a_prompt_in_chunks_is_not_late_for_its_chunks(chunk: int | None, narrow
 def run_one(gate: Gate, name: str) -> None:
     gate.dispatched(name, 1, 100, 0.0)
     gate.started(name, 0.0)
+
+
+def fill(gate: Gate, prompt_tokens: int) -> int:
+    """How many it lets in at once."""
+    count = 0
+    while gate.is_open():
+        gate.dispatched(f"r{gate.in_flight}", 1, prompt_tokens, 0.0)
+        count += 1
+    return count
+
+
+def test_the_window_is_never_wider_than_what_an_engine_can_start() -> None:
+    """Short prompts before 4 seats: the tokens of two steps alone would make it 165."""
+    gate = Gate(EngineLimits(max_num_seqs=4, max_num_batched_tokens=2_048), 0.0)
+    assert fill(gate, 25) == 4
+    assert gate.window == 5
+    gate.engine_metrics(4, 0, 0.1, 0.0)
+    for _ in range(500):
+        gate.step(0.0, True)
+    assert gate.window == 5
+
+
+def test_a_window_that_was_halved_is_felt() -> None:
+    gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=2_048), 0.0)
+    for number in range(30):
+        gate.dispatched(f"late{number}", 1, 25, 0.0)
+        for _ in range(6):
+            gate.step(0.0, False)
+        gate.started(f"late{number}", 0.0)
+        gate.ended(f"late{number}", 0.0)
+    assert gate.window == 4
+    assert fill(gate, 25) == 4
+
+
+@pytest.mark.parametrize(("prompt_tokens", "grows"), [(100, True), (1_900, False)])
+def test_the_window_grows_where_it_alone_holds_something_back(
+    prompt_tokens: int, grows: bool
+) -> None:
+    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=1_000), 0.0)
+    gate.dispatched("first", 1, 4_000, 0.0)  # the window begins at 2
+    for _ in range(4):
+        gate.step(0.0, False)
+    gate.started("first", 0.0)
+    gate.engine_metrics(1, 0, 0.1, 0.0)
+    before = gate.window
+    assert fill(gate, prompt_tokens) == before == 2
+    gate.step(0.0, True)
+    assert (gate.window > before) is grows
 
 
 @pytest.mark.parametrize("ours", [0, 1])
