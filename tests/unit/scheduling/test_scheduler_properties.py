@@ -288,7 +288,7 @@ class AnyHost(RuleBasedStateMachine):
                 active[tenant.tier.name] += tenant.account.weight
         outlook = self.scheduler._outlook
         assert outlook._unstarted_tokens == unstarted
-        for name, load in outlook._loads.items():
+        for name, load in outlook._loads._loads.items():
             assert load.queued == pytest.approx(queued[name], abs=1e-6)
             assert load.active_weight == active[name]
 
