@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from tidegate.scheduling.contracts import Policy, SloMetric, Task
-from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS, Gate
+from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
+from tidegate.scheduling.gate import Gate
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.spare_seats import SpareSeats
 from tidegate.scheduling.tokens_in_flight_gate import TokensInFlightGate

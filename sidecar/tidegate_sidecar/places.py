@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidegate.scheduling.contracts import Policy, SchedulingMode
-from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
+from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.kv_projection import project
 from tidegate.scheduling.plan_request import PlanRequest, StepPlan, StepState, Veto
 from tidegate.scheduling.recompute import backoff_seconds

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
+from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate_sidecar.bodies import Body, OutputBound, engine_body

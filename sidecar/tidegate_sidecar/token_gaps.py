@@ -29,8 +29,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.engine_time import RequestStep
-from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.step_time_fit import StepWork, prefill_work
 from tidegate_sidecar.ticket import Ticket
 

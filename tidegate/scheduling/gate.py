@@ -8,23 +8,8 @@ counts are engine *sequences*. The gate is open while all of these hold (and alw
 in flight, so that no wrong belief about the engine can shut it for good):
 
 * ``not_started < window``. Not started is what was dispatched and has shown neither a first token
-  nor prefill progress, known here at once. The window starts at what an engine can start in one
-  feedback delay (the step that runs and the one begun at its end), plus one; it grows by one after
-  each step that ended with free seats, free KV and a queue of ours while the window alone was what
-  held us back; it is halved when more than 5% of recent requests waited over two steps in the
-  engine (their 95th percentile exceeds 2). Where the seats are known, it is at most their number
-  and what may stand ready for one, plus one: no more can start, and half of more would change
-  nothing.
-* Less than two steps' worth of prefill tokens is outstanding (a step's worth: what the running
-  sequences leave of its budget): one for the step that runs, which we shall hear of when it ends,
-  and one for the step that the engine begins at that moment. A prompt of many budgets passes once
-  less than that is ahead of it. Each step seen is taken to have prefilled its worth, oldest first;
-  a start says where the engine really is, so that miscounted steps and misjudged prompts never add
-  up: behind the oldest, it has done no more than one step's worth. Where somebody was promised a
-  time between tokens and no plug-in keeps the prefill budget, two of that are the bound while
-  anything decodes: each prefill token of a step makes all decodes wait. Where the engine computes
-  no more than a chunk of one prompt in a step, a longer one has two of those outstanding, and its
-  prefill takes as many steps as it has chunks.
+  nor prefill progress, known here at once; the window follows what starts (``start_window``).
+* Less than two steps' worth of prefill tokens is outstanding (``engine_prefills``).
 * A seat is free or about to be (``engine_seats``).
 * The KV cache has room for one more prompt (``engine_kv``).
 
@@ -36,41 +21,25 @@ the last request was started at once.
 
 from __future__ import annotations
 
-from collections import deque
+from dataclasses import dataclass
 
 from tidegate.scheduling.contracts import EngineLimits
 from tidegate.scheduling.engine_kv import EngineKv
+from tidegate.scheduling.engine_prefills import EnginePrefills
 from tidegate.scheduling.engine_seats import WAIT_BOUND_STEPS, EngineSeats
-
-DEFAULT_BUDGET_TOKENS = 2_048
-_WAITS_KEPT = 64
-_WAITS_NEEDED = 20
+from tidegate.scheduling.start_window import StartWindow
 
 
+@dataclass(slots=True, eq=False)
 class _Flight:
-    __slots__ = (
-        "dispatched_step",
-        "expected_steps",
-        "own_steps",
-        "prefill_tokens",
-        "prompt_tokens",
-        "sequences",
-        "started_step",
-    )
-
-    def __init__(
-        self, sequences: int, prompt_tokens: int, step: int, own_steps: int, expected_steps: int
-    ) -> None:
-        self.sequences = sequences
-        self.prompt_tokens = prompt_tokens
-        self.prefill_tokens = prompt_tokens
-        """Left to prefill, as far as the steps seen tell."""
-        self.dispatched_step = step
-        self.own_steps = own_steps
-        """Steps that its own prefill takes."""
-        self.expected_steps = expected_steps
-        """Steps that its prefill takes with those before it; longer, and it lacks a seat or KV."""
-        self.started_step: int | None = None
+    sequences: int
+    prompt_tokens: int
+    dispatched_step: int
+    own_steps: int
+    """Steps that its own prefill takes."""
+    expected_steps: int
+    """Steps that its prefill takes with those before it; longer, and it lacks a seat or KV."""
+    started_step: int | None = None
 
 
 class Gate:
@@ -79,21 +48,15 @@ class Gate:
     def __init__(self, limits: EngineLimits, now: float) -> None:
         self._seats = EngineSeats()
         self._kv = EngineKv()
-        self._budget_tokens = DEFAULT_BUDGET_TOKENS
-        self._prefill_window_tokens: int | None = None
-        self._chunk_tokens: int | None = None
+        self._prefills = EnginePrefills()
         self.apply_limits(limits)
-        self._window = 2
+        self._window = StartWindow()
         self._flights: dict[str, _Flight] = {}
         self._unstarted: dict[str, _Flight] = {}
         """Oldest first."""
         self._not_started = 0
         self._running = 0
-        self._prefill_tokens = 0
-        """Outstanding, of those not started."""
         self._step = 0
-        self._late: deque[bool] = deque(maxlen=_WAITS_KEPT)
-        """Of each recent start, whether it waited longer than the bound."""
         self._last_started_at_once = False
         self._engine_waiting: int | None = None
         """As its last metrics say."""
@@ -101,8 +64,7 @@ class Gate:
     @property
     def window(self) -> int:
         """Sequences that may be dispatched and not started."""
-        places = self._seats.places
-        return self._window if places is None else min(self._window, max(2, places + 1))
+        return self._window.size(self._seats.places)
 
     @property
     def not_started(self) -> int:
@@ -130,10 +92,7 @@ class Gate:
         ``prefill_budget_tokens``: at most two of it are outstanding while anything decodes;
         ``chunk_tokens``: most of one prompt in one step.
         """
-        self._budget_tokens = limits.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
-        budget = prefill_budget_tokens
-        self._prefill_window_tokens = None if budget is None else 2 * budget
-        self._chunk_tokens = chunk_tokens
+        self._prefills.apply_limits(limits, prefill_budget_tokens, chunk_tokens)
         self._seats.configured = limits.max_num_seqs
 
     def is_open(self) -> bool:
@@ -147,66 +106,46 @@ class Gate:
         return bool(self._flights) and self._line_is_short() and not self._has_place()
 
     def _line_is_short(self) -> bool:
-        return self._not_started < self.window and self._prefill_has_room()
-
-    def _prefill_has_room(self) -> bool:
-        most = 2 * self._prefill_per_step()
-        if self._prefill_window_tokens is not None and self._running:
-            most = min(most, self._prefill_window_tokens)
-        return self._outstanding_tokens() < most
-
-    def _outstanding_tokens(self) -> int:
-        """Prefill tokens that the next two steps could compute if their budgets had room."""
-        chunk = self._chunk_tokens
-        if chunk is None:
-            return self._prefill_tokens
-        return sum(
-            [min(f.prefill_tokens, 2 * chunk * f.sequences) for f in self._unstarted.values()]
-        )
+        return self._not_started < self.window and self._prefills.has_room(self._running)
 
     def _has_place(self) -> bool:
         return self._seats.has_room(self.in_flight) and self._kv.has_room()
 
     def dispatched(self, request_id: str, sequences: int, prompt_tokens: int, now: float) -> None:
         """A request goes to the engine."""
-        per_step = self._prefill_per_step()
-        own_steps = prompt_tokens // self._most_of_one(sequences, per_step) + 1
-        ahead_steps = (self._prefill_tokens + prompt_tokens) // per_step + 1
-        expected_steps = max(ahead_steps, own_steps) + 1
-        flight = _Flight(sequences, prompt_tokens, self._step, own_steps, expected_steps)
+        own, all_steps = self._prefills.steps_of(sequences, prompt_tokens, self._running)
+        flight = _Flight(sequences, prompt_tokens, self._step, own, all_steps + 1)
         self._seats.dispatched(request_id, self.in_flight)
         self._kv.dispatched(prompt_tokens)
         self._flights[request_id] = self._unstarted[request_id] = flight
         self._not_started += sequences
-        self._prefill_tokens += prompt_tokens
+        prefills = self._prefills
+        prefills.dispatched(request_id, sequences, prompt_tokens)
         if not self._step:
-            mean_tokens = self._prefill_tokens // len(self._unstarted)
-            self._window = max(2, 2 * self._budget_tokens // max(1, mean_tokens) + 1)
+            self._window.begin(2 * prefills.budget_tokens // prefills.mean_tokens)
 
     def started(self, request_id: str, now: float) -> None:
         """Its first token or prefill progress was seen; later calls change nothing."""
-        flight = self._unstarted.get(request_id)
+        flight = self._unstarted.pop(request_id, None)
         if flight is None:
             return
-        was_oldest = next(iter(self._unstarted)) == request_id
-        del self._unstarted[request_id]
-        self._forget_prefill(flight)
-        if was_oldest:
-            self._take_back_more_than_a_step()
+        self._prefills.started(request_id, self._running)
+        self._not_started -= flight.sequences
         self._running += flight.sequences
         flight.started_step = self._kv.started(flight.sequences)
         elapsed = self._step - flight.dispatched_step
         at_once = elapsed <= flight.expected_steps
         self._last_started_at_once = at_once
         self._seats.started(request_id, at_once)
-        self._note_wait(elapsed - flight.own_steps)
+        self._window.started(elapsed - flight.own_steps, self._seats.places)
 
     def ended(self, request_id: str, now: float) -> None:
         """It has ended, however; exactly once (KeyError: not in flight)."""
         flight = self._flights.pop(request_id)
         if flight.started_step is None:
             del self._unstarted[request_id]
-            self._forget_prefill(flight)
+            self._prefills.forget(request_id)
+            self._not_started -= flight.sequences
         else:
             self._running -= flight.sequences
         self._kv.ended(flight.prompt_tokens, flight.sequences, flight.started_step)
@@ -215,7 +154,7 @@ class Gate:
     def step(self, now: float, queue_nonempty: bool) -> None:
         """The engine ended a step; ``queue_nonempty``: we have something it could have had."""
         self._step += 1
-        self._prefilled(self._prefill_per_step())
+        self._prefills.step(self._running)
         self._kv.step()
         self._seats.step()
         overdue = self._overdue()
@@ -224,7 +163,7 @@ class Gate:
             if self._kv.has_room() and self._engine_waiting != 0:
                 self._seats.overdue(overdue, self._running)
         elif queue_nonempty and self._window_holds() and self._has_free_seat_and_kv():
-            self._window = self.window + 1
+            self._window.grow(self._seats.places)
 
     def engine_metrics(
         self, running: int | None, waiting: int | None, kv_used_ratio: float | None, now: float
@@ -234,11 +173,11 @@ class Gate:
         if running is not None:
             self._seats.seen_running(running)
         preempted = waiting is not None and waiting > self._not_started
-        self._kv.reading(kv_used_ratio, self._prefill_tokens, preempted)
+        self._kv.reading(kv_used_ratio, self._prefills.tokens, preempted)
 
     def _window_holds(self) -> bool:
         """Whether a wider one would let something in."""
-        return self._not_started >= self.window and self._prefill_has_room()
+        return self._not_started >= self.window and self._prefills.has_room(self._running)
 
     def _has_free_seat_and_kv(self) -> bool:
         seats = self._seats.number
@@ -253,43 +192,3 @@ class Gate:
             allowed = flight.expected_steps * 5 // 4 + WAIT_BOUND_STEPS
             return request_id if self._step - flight.dispatched_step > allowed else None
         return None
-
-    def _prefill_per_step(self) -> int:
-        # vLLM serves running sequences first; where they fill the budget, prefills crawl.
-        return max(self._budget_tokens - self._running, self._budget_tokens // 4, 1)
-
-    def _most_of_one(self, sequences: int, tokens: int) -> int:
-        """Of so many tokens of a step, what one request may have."""
-        chunk = self._chunk_tokens
-        return tokens if chunk is None else min(tokens, chunk * sequences)
-
-    def _prefilled(self, tokens: int) -> None:
-        for flight in self._unstarted.values():
-            done = min(self._most_of_one(flight.sequences, tokens), flight.prefill_tokens)
-            flight.prefill_tokens -= done
-            self._prefill_tokens -= done
-            tokens -= done
-            if not tokens:
-                return
-
-    def _take_back_more_than_a_step(self) -> None:
-        credit = self._prefill_per_step()
-        for flight in self._unstarted.values():
-            done = flight.prompt_tokens - flight.prefill_tokens
-            if done == 0:
-                return
-            excess = max(0, done - credit)
-            credit -= done - excess
-            flight.prefill_tokens += excess
-            self._prefill_tokens += excess
-
-    def _forget_prefill(self, flight: _Flight) -> None:
-        self._not_started -= flight.sequences
-        self._prefill_tokens -= flight.prefill_tokens
-        flight.prefill_tokens = 0
-
-    def _note_wait(self, waited_steps: int) -> None:
-        self._late.append(waited_steps > WAIT_BOUND_STEPS)
-        if len(self._late) >= _WAITS_NEEDED and sum(self._late) * 20 > len(self._late):
-            self._window = max(1, self.window // 2)
-            self._late.clear()

@@ -32,9 +32,9 @@ from math import ceil
 
 from tidegate.scheduling.admission import Admission
 from tidegate.scheduling.contracts import Policy, SchedulingMode
+from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.engine_time import EnginePace, RequestStep
 from tidegate.scheduling.expiries import Ended, Expiries
-from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.job import Job
 from tidegate.scheduling.ledger import Ledger
 from tidegate.scheduling.limit_desk import LimitDesk

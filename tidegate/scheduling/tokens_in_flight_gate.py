@@ -8,7 +8,7 @@ likewise. It answers to the same calls as ``gate.Gate``.
 from __future__ import annotations
 
 from tidegate.scheduling.contracts import EngineLimits
-from tidegate.scheduling.gate import DEFAULT_BUDGET_TOKENS
+from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
 
 
 class TokensInFlightGate:
