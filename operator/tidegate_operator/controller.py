@@ -6,7 +6,9 @@ whenever a watch starts anew, all is marked and queued, so whatever was missed, 
 crash, by an outage of the API server, is seen then.
 
 Keys on the queue: a pool, or :data:`JUDGING` for "tiers, tenants, their namespaces or keys": that
-one judges all of them again and queues the pools that the difference concerns.
+one judges all of them again and queues the pools that the difference concerns. Where several are,
+the sidecars of all of them are told before the children of any are looked at: a revocation that
+concerns every pool waits for the policies of the others and for no more.
 """
 
 from __future__ import annotations
@@ -108,6 +110,8 @@ class Controller:
         )
         self._news = News()
         self._look_at_all = True
+        self._untold: set[Key] = set()
+        """Pools whose sidecars may lack what was judged last."""
         self._session: aiohttp.ClientSession | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.resynced_at = time.monotonic()
@@ -157,7 +161,7 @@ class Controller:
         if kind in SELECTORS and (kind is not SECRET or _has_keys(metadata)):
             self._world.mark(kind)
         if kind in JUDGED and (kind is not SECRET or _has_keys(metadata)):
-            self._queue.put(JUDGING)
+            self._queue.put(JUDGING, first=True)
         if kind is SERVING_POOL:
             self._queue.put((metadata["namespace"], metadata["name"]), now=True)
         elif pool := (metadata.get("labels") or {}).get(names.POOL_LABEL):
@@ -167,7 +171,7 @@ class Controller:
         """Mark everything and have it all looked at."""
         self._look_at_all = True
         self._world.mark_all()
-        self._queue.put(JUDGING)
+        self._queue.put(JUDGING, first=True)
 
     # --- loops
 
@@ -196,7 +200,7 @@ class Controller:
             self._metrics.queue_depth.set(len(self._queue))
             try:
                 with self._metrics.reconcile_seconds.time():
-                    await (self._judge() if key == JUDGING else self._reconcile(key))
+                    goes_on = await self._work(key)
             except (KubeError, WaitForCollection) as error:
                 self._again(key, str(error))
             except Exception:
@@ -205,7 +209,9 @@ class Controller:
             else:
                 self._metrics.reconciles.labels("ok").inc()
                 state = self._pools[key].state if key in self._pools else None
-                if state and any(fault.reason in REFUSALS for fault in state.faults):
+                if goes_on:
+                    self._queue.goes_on(key)
+                elif state and any(fault.reason in REFUSALS for fault in state.faults):
                     self._queue.failed(key)
                 else:
                     self._queue.done(key)
@@ -216,6 +222,24 @@ class Controller:
         log.warning("%s: again in %.1f s: %s", _shown(key), delay, why)
 
     # --- work
+
+    async def _work(self, key: Key) -> bool:
+        """Whether more is to be done, once the sidecars of all pools were told."""
+        if key == JUDGING:
+            await self._judge()
+            return False
+        goes_on = key in self._untold and key in self._pools and len(self._queue) > 0
+        self._untold.discard(key)
+        if goes_on:
+            await self._reconciler.tell(key, self._heard(key))
+        else:
+            await self._reconcile(key)
+        return goes_on
+
+    def _heard(self, key: Key) -> Heard:
+        return self._pools[key].heard(
+            lambda: self._world.pod_states(key), lambda: self._world.router_states(key)
+        )
 
     async def _judge(self) -> None:
         """Judge tiers and tenants, and have every pool look at the result."""
@@ -233,8 +257,10 @@ class Controller:
         for key, pool in pools.items():
             served = self._pools[key].tenants if key in self._pools else ()
             urgent = after_failure or change.concerns(pool, served)
+            if urgent:
+                self._untold.add(key)
             if urgent or look_at_all:
-                self._queue.put(key, now=urgent)
+                self._queue.put(key, now=urgent, first=urgent)
         for key in self._pools.keys() - pools.keys():
             self._queue.put(key, now=True)
         self._mark_if_whole()
@@ -243,12 +269,7 @@ class Controller:
 
     async def _reconcile(self, key: Key) -> None:
         runtime = self._pools.get(key)
-        heard = Heard()
-        if runtime:
-            heard = runtime.heard(
-                lambda: self._world.pod_states(key), lambda: self._world.router_states(key)
-            )
-        state = await self._reconciler.reconcile(key, heard)
+        state = await self._reconciler.reconcile(key, self._heard(key) if runtime else Heard())
         if state is None:
             self._drop(key)
             return
@@ -262,6 +283,7 @@ class Controller:
 
     def _drop(self, key: Key) -> None:
         self._queue.forget(key)
+        self._untold.discard(key)
         self._writer.forget(SERVING_POOL, key)
         self._statuses.forget_pool(key)
         if runtime := self._pools.pop(key, None):

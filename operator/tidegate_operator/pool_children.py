@@ -95,14 +95,18 @@ class PoolChildren:
             wanted = plan.last_good
         return await self.apply(kind, wanted, live) if wanted else None
 
+    async def delete(self, kind: Kind, live: Json) -> None:
+        """Delete one child, which is known to be the pool's own."""
+        await self._kube.delete(kind, live)
+        self._metrics.applies.labels(kind.name).inc()
+
     async def remove(self, kind: Kind, name: str) -> bool:
         """Delete the pool's own child of that name, if there is one; False where that was refused
         (and noted)."""
         try:
             live = await self._kube.get(kind, name, self.pool.metadata.namespace)
             if live is not None and owns(self.pool, live):
-                await self._kube.delete(kind, live)
-                self._metrics.applies.labels(kind.name).inc()
+                await self.delete(kind, live)
         except Forbidden as error:
             text = f"{kind.name} {name} could not be removed: {error}"
             self.faults.append(Fault(ConditionType.READY, Reason.APPLY_FAILED, text))

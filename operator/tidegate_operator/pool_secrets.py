@@ -1,11 +1,15 @@
-"""What the Secrets of a pool hold that the operator makes once and then keeps."""
+"""What the Secrets of a pool hold that the operator makes once and then keeps.
+
+``known`` are those of the pool's Secrets that a LIST has just shown, by name; one that is not among
+them is asked for by itself, as somebody may have taken its label.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tidegate_operator import names
 from tidegate_operator.api.serving_pool import PoolIdentity
@@ -33,29 +37,32 @@ def new_identity_keys() -> str:
     return f"{new_token()}\n{new_token()}"
 
 
-async def admin_token(run: PoolChildren) -> str | None:
+async def admin_token(run: PoolChildren, known: Mapping[str, Json]) -> str | None:
     """The token of the pool's admin ports; None where it was refused."""
     name = names.admin_secret(run.pool.metadata.name)
-    return await _made_once(run, name, ADMIN_TOKEN_FILE, admin_token_secret, new_token)
+    return await _made_once(run, known, name, ADMIN_TOKEN_FILE, admin_token_secret, new_token)
 
 
-async def pod_keys(run: PoolChildren) -> None:
+async def pod_keys(run: PoolChildren, known: Mapping[str, Json]) -> None:
     """Those that are between the pods: of the cache salts, and of the routers."""
     pool = run.pool.metadata.name
     salt, identity = names.cache_salt_secret(pool), names.identity_secret(pool)
-    await _made_once(run, salt, CACHE_SALT_KEY_FILE, cache_salt_key_secret, new_token)
-    await _made_once(run, identity, IDENTITY_KEYS_FILE, identity_keys_secret, new_identity_keys)
+    await _made_once(run, known, salt, CACHE_SALT_KEY_FILE, cache_salt_key_secret, new_token)
+    await _made_once(
+        run, known, identity, IDENTITY_KEYS_FILE, identity_keys_secret, new_identity_keys
+    )
 
 
 async def _made_once(
     run: PoolChildren,
+    known: Mapping[str, Json],
     name: str,
     file: str,
     render: Callable[[PoolIdentity, str], Json],
     make: Callable[[], str],
 ) -> str | None:
     """What a Secret of the pool holds, made where there is none; None where it was refused."""
-    live = await run.get(SECRET, name)
+    live = known.get(name) or await run.get(SECRET, name)
     value = _value_in(live, file) or make()
     desired = render(run.pool, value)
     if live is None:

@@ -2,12 +2,11 @@
 
 Theory of operation. Each run reads everything anew: the world by LIST, the pool's children by GET.
 It compiles, renders, and applies what differs, in an order in which every stop on the way leaves a
-working pool: first what pods need (account, token, policy), then the ways to them, then the pods
-themselves, and what measures them last. The first shard
-of the policy is written under its ``resourceVersion``: who writes it owns the generation, and
-another operator that worked from the same reading gets a conflict and reads again. Sidecars are
-told only what stands in the Secrets, and at once: what fails after that, such as another's webhook,
-puts off no revocation.
+working pool: first the policy with what else pods need to start, then the ways to them, then the
+pods themselves, and what measures them last. Sidecars are told as soon as the policy stands in its
+Secrets (:mod:`tidegate_operator.pool_policy`): what is read, or fails, after that, such as
+another's webhook, puts off no revocation. That first part can be done by itself
+(:meth:`Reconciler.tell`), before the rest is looked at in any pool.
 
 An object that the server refuses does not stop the others
 (:mod:`tidegate_operator.pool_children`); the pool's conditions say which and why.
@@ -15,18 +14,18 @@ An object that the server refuses does not stop the others
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tidegate.scheduling.contracts import FALLBACK_GROUP, POLICY_VERSION, Bundle, Policy, dumps
+from tidegate.scheduling.contracts import FALLBACK_GROUP, Policy
 from tidegate_operator import names
-from tidegate_operator.api.common import parse
+from tidegate_operator.api.common import FieldError, parse
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import PoolIdentity, ServingPool
-from tidegate_operator.apply import in_sync
 from tidegate_operator.compile import CompiledPool, compile_pool, withdraw
 from tidegate_operator.engine_groups import (
     Group,
@@ -56,10 +55,11 @@ from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_children import PoolChildren, owns
 from tidegate_operator.pool_group import apply_group
 from tidegate_operator.pool_monitoring import apply_monitoring
+from tidegate_operator.pool_policy import shards_among, version_to_write, write_policy
 from tidegate_operator.pool_router import LiveRouter, apply_router, remove_router
 from tidegate_operator.pool_secrets import admin_token, pod_keys
 from tidegate_operator.pool_state import pod_state
-from tidegate_operator.render import Children, policy_secrets, render_children
+from tidegate_operator.render import Children, render_children
 from tidegate_operator.render.router import RouterChildren
 from tidegate_operator.rollout_plan import running_sidecar_image
 from tidegate_operator.routing import (
@@ -72,7 +72,7 @@ from tidegate_operator.routing import (
     plan_route,
 )
 from tidegate_operator.settings import Settings
-from tidegate_operator.shards import Previous, read
+from tidegate_operator.shards import read
 from tidegate_operator.sidecars import Delivery
 from tidegate_operator.world import Key, World
 
@@ -139,30 +139,51 @@ class Reconciler:
 
     async def reconcile(self, key: Key, heard: Heard) -> PoolState | None:
         """Bring the pool to its spec; None where there is no such pool (any more)."""
-        await self._world.refresh()
-        obj = self._world.objects(SERVING_POOL).get(key)
-        if obj is None or obj["metadata"].get("deletionTimestamp"):
+        obj = await self._living(key)
+        if obj is None:
             return None
-        generation = obj["metadata"]["generation"]
         pool = parse(ServingPool, obj)
         if not isinstance(pool, ServingPool):
-            fault = Fault(ConditionType.ACCEPTED, Reason.INVALID, joined(map(str, pool)))
-            return await self._withdraw(key, obj, fault, heard)
-        return await self._apply(key, generation, pool, obj["spec"], heard)
+            return await self._withdraw(key, obj, pool, heard)
+        return await self._apply(key, obj["metadata"]["generation"], pool, obj["spec"], heard)
 
-    async def _withdraw(self, key: Key, obj: Json, fault: Fault, heard: Heard) -> PoolState:
+    async def tell(self, key: Key, heard: Heard) -> None:
+        """Only what of the pool's policy changed, to its Secrets and then to its sidecars. Faults
+        are left to :meth:`reconcile`, which is to follow."""
+        obj = await self._living(key)
+        if obj is None:
+            return
+        pool = parse(ServingPool, obj)
+        if isinstance(pool, ServingPool):
+            await self._told(PoolChildren(self._kube, self._metrics, pool), pool, heard)
+        else:
+            await self._withdraw(key, obj, pool, heard)
+
+    async def _living(self, key: Key) -> Json | None:
+        """The pool as it is now, unless it is gone or going."""
+        await self._world.refresh()
+        obj = self._world.objects(SERVING_POOL).get(key)
+        return None if obj is None or obj["metadata"].get("deletionTimestamp") else obj
+
+    async def _withdraw(
+        self, key: Key, obj: Json, errors: Sequence[FieldError], heard: Heard
+    ) -> PoolState:
         """A pool that cannot be read goes on as it was, without what was revoked."""
+        fault = Fault(ConditionType.ACCEPTED, Reason.INVALID, joined(map(str, errors)))
         pool = parse(PoolIdentity, obj)
         assert isinstance(pool, PoolIdentity)
         run = PoolChildren(self._kube, self._metrics, pool)
-        shards = await self._shards(pool)
+        secrets = await self._secrets(pool)
+        shards = shards_among(secrets, pool)
         previous, judgement = read(shards.values()), self._world.judgement
-        version = _version(heard.reads_policy, previous)
+        version = version_to_write(heard.reads_policy, previous)
         compiled = withdraw(previous, judgement, [fault], heard.generation, time.time(), version)
         delivery = None
         if compiled.policy is not None:
-            token = await admin_token(run)
-            delivery = await self._write_policy(run, compiled, shards, token)
+            token = await admin_token(run, secrets)
+            delivery = await write_policy(run, compiled, shards, token)
+        if delivery is not None:
+            heard.deliver(delivery)
         return PoolState(
             key,
             pool.metadata.generation,
@@ -173,19 +194,20 @@ class Reconciler:
             findings=compiled.findings,
         )
 
-    async def _shards(self, pool: PoolIdentity) -> dict[str, Json]:
-        """The pool's own policy Secrets by name."""
+    async def _secrets(self, pool: PoolIdentity) -> dict[str, Json]:
+        """Those that carry the pool's label, by name."""
         selector = f"{names.POOL_LABEL}={pool.metadata.name}"
-        own = await self._kube.list(SECRET, pool.metadata.namespace, selector)
-        return {s["metadata"]["name"]: s for s in own if _is_policy(s, pool)}
+        found = await self._kube.list(SECRET, pool.metadata.namespace, selector)
+        return {secret["metadata"]["name"]: secret for secret in found}
 
-    async def _apply(
-        self, key: Key, generation: int, pool: ServingPool, spec: Json, heard: Heard
-    ) -> PoolState:
-        run = PoolChildren(self._kube, self._metrics, pool)
-        shards = await self._shards(pool)
+    async def _told(
+        self, run: PoolChildren, pool: ServingPool, heard: Heard
+    ) -> tuple[CompiledPool, Json | KubeError | None, Delivery | None]:
+        """The policy written and told, with what else pods need to start; the pool's Service as it
+        is tells how clients come."""
+        secrets, service = await asyncio.gather(self._secrets(pool), self._service(run))
+        shards = shards_among(secrets, pool)
         previous = read(shards.values())
-        service = await self._service(run)
         routed = previous.policy is not None and previous.policy.routed
         if not isinstance(service, KubeError):
             routed = is_routed(pool.spec.router is not None, service)
@@ -193,16 +215,32 @@ class Reconciler:
             pool,
             self._world.judgement,
             previous,
-            may_share=self._settings.may_share(key[0]),
+            may_share=self._settings.may_share(pool.metadata.namespace),
             now_seconds=time.time(),
             seen_generation=heard.generation,
-            version=_version(heard.reads_policy, previous),
+            version=version_to_write(heard.reads_policy, previous),
             routed=routed,
         )
+        delivery = None
+        if compiled.policy is not None:
+            await pod_keys(run, secrets)
+            token = await admin_token(run, secrets)
+            delivery = await write_policy(run, compiled, shards, token)
+        if delivery is not None:
+            heard.deliver(delivery)
+        return compiled, service, delivery
+
+    async def _apply(
+        self, key: Key, generation: int, pool: ServingPool, spec: Json, heard: Heard
+    ) -> PoolState:
+        run = PoolChildren(self._kube, self._metrics, pool)
+        compiled, service, delivery = await self._told(run, pool, heard)
         live = await self._stateful_sets(pool)
         image = self._sidecar_image(pool, live)
         groups, gone = self._groups(key, pool, live, heard)
-        state = PoolState(key, generation, pool, compiled, groups, live, sidecar_image=image)
+        state = PoolState(
+            key, generation, pool, compiled, groups, live, delivery=delivery, sidecar_image=image
+        )
         if compiled.policy is not None:
             route = Route(pool.spec.router is not None, waits_for="the pool's Service to be read")
             if not isinstance(service, KubeError):
@@ -211,27 +249,10 @@ class Reconciler:
             plans = plan_groups(children.groups, live, gone, spec)
             run.faults += [fault] if (fault := too_few(pool)) else []
             run.faults += dict.fromkeys(fault for group in plans for fault in group.plan.faults)
-            delivery = await self._prepare_pods(run, compiled, shards, children)
-            if delivery is not None:
-                heard.deliver(delivery)
-            state = replace(state, delivery=delivery, route=route)
+            state = replace(state, route=route)
             state = await self._apply_children(run, state, children, plans, service)
         faults = (*compiled.faults, *run.faults)
         return replace(state, faults=faults, findings=with_faults(compiled.findings, faults))
-
-    async def _prepare_pods(
-        self,
-        run: PoolChildren,
-        compiled: CompiledPool,
-        shards: dict[str, Json],
-        children: Children,
-    ) -> Delivery | None:
-        """What pods need to start; what the sidecars are to be told then."""
-        if children.service_account is not None:
-            await run.apply(SERVICE_ACCOUNT, children.service_account)
-        await pod_keys(run)
-        token = await admin_token(run)
-        return await self._write_policy(run, compiled, shards, token)
 
     async def _apply_children(
         self,
@@ -248,6 +269,8 @@ class Reconciler:
         assert compiled.policy is not None
         if isinstance(service, Unavailable):
             raise service
+        if children.service_account is not None:
+            await run.apply(SERVICE_ACCOUNT, children.service_account)
         before = None if isinstance(service, KubeError) else service
         await run.apply(SERVICE, children.headless_service)
         applied = await run.apply(SERVICE, children.service, before)
@@ -362,36 +385,3 @@ class Reconciler:
             return pool.spec.sidecar.image
         images = (running_sidecar_image(found) for found in live.values())
         return next(filter(None, images), self._settings.sidecar_image)
-
-    async def _write_policy(
-        self, run: PoolChildren, compiled: CompiledPool, live: dict[str, Json], token: str | None
-    ) -> Delivery | None:
-        """Write what differs of the shards; what the sidecars are to be told then."""
-        policy, keys = compiled.policy, compiled.keys
-        assert policy is not None
-        assert keys is not None
-        desired = policy_secrets(run.pool, compiled.documents)
-        for index, secret in enumerate(desired):
-            name = secret["metadata"]["name"]
-            old = live.get(name)
-            if index == 0 and old is not None and not in_sync(secret, old):
-                secret["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
-            if await run.apply(SECRET, secret, old) is None:
-                return None
-        wanted = {secret["metadata"]["name"] for secret in desired}
-        for name in sorted(live.keys() - wanted):
-            await self._kube.delete(SECRET, live[name])
-            self._metrics.applies.labels(SECRET.name).inc()
-        if token is None:
-            return None
-        return Delivery(policy.generation, dumps(Bundle(policy, keys)).encode(), token)
-
-
-def _version(reads_policy: int | None, previous: Previous) -> int:
-    """Of the policy to write: the highest that both its writer and its readers know."""
-    return min(POLICY_VERSION, reads_policy or previous.version)
-
-
-def _is_policy(secret: Json, pool: PoolIdentity) -> bool:
-    labels = secret["metadata"]["labels"]
-    return labels.get(names.COMPONENT_LABEL) == names.POLICY and owns(pool, secret)

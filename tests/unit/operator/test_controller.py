@@ -16,6 +16,7 @@ from tidegate_operator import shards
 from tidegate_operator.controller import JUDGING, Controller
 from tidegate_operator.kube import (
     NAMESPACE,
+    NETWORK_POLICY,
     PROMETHEUS_RULE,
     SECRET,
     SERVICE,
@@ -227,8 +228,9 @@ async def test_a_pool_of_too_many_tenants_serves_no_revoked_key(
         assert digest("demo-acme-b") in decoded_keys(server)
 
         def refused() -> Any:
-            conditions = server.objects[SERVING_POOL, "acme", "chat"]["status"]["conditions"]
-            return [c for c in conditions if c["type"] == "Accepted" and c["status"] == "False"]
+            status = server.objects[SERVING_POOL, "acme", "chat"].get("status") or {}
+            found = [c for c in status.get("conditions", ()) if c["type"] == "Accepted"]
+            return [c for c in found if c["status"] == "False"]
 
         (found,) = await within(10, refused, "the pool says so")
         assert "spread them over more pools" in found["message"]
@@ -313,3 +315,33 @@ async def test_sidecars_are_told_before_what_may_fail_beside() -> None:
         revoke(server, running)
         told = await within(5, lambda: link.delivery != before and link.delivery, "the next")
         assert digest("demo-acme-a") not in told.bundle.decode()
+
+
+async def test_all_sidecars_are_told_before_any_pools_children_are_looked_at() -> None:
+    """What takes time is the API server: a tier concerns every pool, and each has many children."""
+    server = served()
+    pools = ["chat", "code", "docs"]
+    for name in pools[1:]:
+        server.put(SERVING_POOL, pool(name))
+    async with controller(server, workers=1, resync_seconds=1000.0) as running:
+        await within(10, lambda: len(running._pools) == len(pools), "all are looked at")
+        await within(10, lambda: not running._queue._running and not len(running._queue), "quiet")
+        links = [running._pools["acme", name].link for name in pools]
+        before = [link.delivery for link in links]
+        untold: list[int] = []
+        get = server.get
+
+        async def looked(kind: Any, name: str, namespace: str = "") -> Any:
+            assert kind is not SECRET, "one LIST shows those of a pool"
+            if kind is NETWORK_POLICY:
+                now = [link.delivery for link in links]
+                untold.append(sum(told == was for told, was in zip(now, before, strict=True)))
+            return await get(kind, name, namespace)
+
+        server.get = looked  # type: ignore[method-assign]
+        changed = tier("t0", priority=7)
+        changed["metadata"]["generation"] = 2
+        server.put(TENANT_TIER, changed)
+        running.on_event(TENANT_TIER, "MODIFIED", copy.deepcopy(changed))
+        await within(10, lambda: len(untold) >= len(pools), "all are looked at again")
+        assert untold == [0] * len(pools)

@@ -1,7 +1,7 @@
 """Shards: what is cut can be put together again, whole or not at all, and remembers rows."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.custom_resources import Json, digest, pool
 from tidegate_operator import api, shards
@@ -23,6 +23,7 @@ def secrets(policy: Policy, keys: KeySet) -> list[Json]:
     return policy_secrets(read, shards.cut(policy, keys))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(1_500, 6_000))
 def test_cut_and_read_is_the_identity(count: int, size: int) -> None:
     policy, keys = documents(count)

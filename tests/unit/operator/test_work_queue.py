@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tidegate_operator.work_queue import WorkQueue
+from tidegate_operator.work_queue import FIRST_IN_A_ROW, WorkQueue
 
 
 async def test_a_key_put_twice_is_taken_once() -> None:
@@ -68,3 +68,34 @@ async def test_a_back_off_can_be_bounded_by_who_knows_how_much_hangs_on_it() -> 
     queue.put("a")
     assert queue.failed(await queue.take(), 0.001) == 0.001
     assert await asyncio.wait_for(queue.take(), 5) == "a"
+
+
+async def test_what_comes_first_overtakes_until_it_was_worked_on() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for key in ("a", "b", "c"):
+        queue.put(key)
+    queue.put("c", first=True)
+    assert [await queue.take(), len(queue)] == ["c", 2], "it waits once"
+    queue.failed("c")
+    queue.put("c", now=True)
+    assert await queue.take() == "c", "a failure takes nothing from it"
+    queue.put("b", first=True)
+    queue.goes_on("c")
+    assert [await queue.take() for _ in range(3)] == ["b", "a", "c"]
+    queue.put("b")
+    queue.put("c", first=True)
+    queue.done("b")
+    queue.done("c")
+    assert [await queue.take() for _ in range(2)] == ["c", "b"], "asked for while worked on"
+
+
+async def test_what_comes_first_starves_nothing() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.put("other")
+    queue.put("urgent", first=True)
+    taken = []
+    for _ in range(FIRST_IN_A_ROW + 1):
+        taken.append(await queue.take())
+        queue.put(taken[-1], first=taken[-1] == "urgent")
+        queue.done(taken[-1])
+    assert taken == ["urgent"] * FIRST_IN_A_ROW + ["other"]
