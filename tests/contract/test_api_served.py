@@ -353,7 +353,7 @@ def test_category_and_short_names(api: Api, crds: ControlPlane, namespace: str) 
         ("ttier.spec.allowedNamespaces", "Empty: ({}) all namespaces"),
         ("tgt.spec.apiKeys.sha256", "tidegate keys new"),
         ("spool.spec.model.source", "exactly one of its fields"),
-        ("spool.spec.tiers", "Unset: all tiers"),
+        ("spool.spec.tiers", "Unset: those that Tenants of the namespaces served"),
         ("spool.spec.engine.drainTimeout", "Unset: 2m"),
         ("spool.status.tiers.queueWait", "Arrival to dispatch"),
     ],
