@@ -1,11 +1,17 @@
 """The Service forwarder keeps every byte, also those that come before its backend has answered."""
 
 import asyncio
+import resource
 from asyncio import selector_events
 
 import pytest
 
-from tidegate.local_cluster.kubelet.tcp_proxy import TcpProxy, _Client, _Side
+from tidegate.local_cluster.kubelet.tcp_proxy import (
+    TcpProxy,
+    _Client,
+    _Side,
+    allow_open_files,
+)
 
 
 class SlowProxy(TcpProxy):
@@ -62,3 +68,15 @@ async def test_bytes_read_before_the_backend_is_there_reach_it(
     await proxy.close()
     backend.close()
     await backend.wait_closed()
+
+
+def test_more_clients_than_a_shell_allows_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        allow_open_files()
+        raised, unchanged = resource.getrlimit(resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert unchanged == hard
+    assert raised == (1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidegate.local_cluster.kubelet.kubelet import run_kubelet
 from tidegate.local_cluster.kubelet.node_context import KubeletSettings
+from tidegate.local_cluster.kubelet.tcp_proxy import allow_open_files
 
 DEFAULT_IMAGES = Path(__file__).parent.parent / "images.toml"
 
@@ -41,7 +42,9 @@ def _settings() -> KubeletSettings:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    asyncio.run(run_kubelet(_settings()))
+    settings = _settings()
+    allow_open_files()
+    asyncio.run(run_kubelet(settings))
 
 
 if __name__ == "__main__":

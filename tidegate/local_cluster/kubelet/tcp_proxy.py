@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 import socket
 import struct
 from collections.abc import Callable
@@ -12,6 +13,19 @@ Backend = tuple[str, int]
 
 _CONNECT_SECONDS = 5.0
 _LINGER_NOT_AT_ALL = struct.pack("ii", 1, 0)
+_MAX_OPEN_FILES = 1 << 20
+
+
+def allow_open_files() -> None:
+    """Raise the process's soft limit of open files to the hard one.
+
+    A forwarded connection takes two, and most machines begin with 1,024: 500 clients. Containers
+    inherit it, as they have a high one from a container runtime.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 class TcpProxy:
