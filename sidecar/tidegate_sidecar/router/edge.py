@@ -6,8 +6,9 @@ byte. Limits of rate and prompt are judged by the
 pod, where what a request used is known and billed: they are the same for every pod (shared state).
 
 A request goes to a second pod only where nothing of it is lost or done twice: the pod could not be
-reached, or refused it as draining or without an engine, or handed it back from its queue; never
-after a byte of the answer reached the client, and never when the engine may have begun.
+reached, refused it as draining or without an engine, does not know its key yet, or handed it back
+from its queue; never after a byte of the answer reached the client, and never when the engine may
+have begun.
 
 What a pod ends, the pod records. The router writes usage records of what it ended itself: what it
 refused, what a client gave up before any pod had it, and what a broken pod may have no record of.
@@ -200,7 +201,9 @@ class Edge(TenantsPort):
                     continue
                 try:
                     reason = exchange.headers.get(DROPPED_REASON_HEADER)
-                    if pod.disowns(exchange.status):
+                    if self._is_disowned(forwarded, pod, exchange.status):
+                        if self._goes_on(forwarded, pod, handed_back=False):
+                            continue
                         raise ApiError(Outcome.NO_ENGINE)
                     refused = reason in _REFUSED_BY_POD or reason == _HANDED_BACK
                     if refused and self._goes_on(forwarded, pod, reason == _HANDED_BACK):
@@ -214,6 +217,15 @@ class Edge(TenantsPort):
                     return await _relay_whole(exchange, head)
                 finally:
                     exchange.close()
+
+    def _is_disowned(self, forwarded: _Forwarded, pod: RoutedPod, status: int) -> bool:
+        """Whether a pod knows nothing of whom it is from; UNAUTHENTICATED: rightly so, since its
+        key was revoked meanwhile."""
+        in_force, identity = self.in_force, forwarded.identity
+        assert in_force is not None  # it was when the request came
+        if status == 401 and in_force.keys.get(identity.key_sha256) != identity.tenant:
+            raise ApiError(Outcome.UNAUTHENTICATED)
+        return pod.disowns(status)
 
     def _goes_on(self, forwarded: _Forwarded, pod: RoutedPod, handed_back: bool) -> bool:
         """Whether it may be sent to another pod, which is then the next to be chosen."""

@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,7 +34,7 @@ from tidegate_sidecar.auth import Identity
 from tidegate_sidecar.identity_keys import IDENTITY_HEADER, LIFETIME_SECONDS, IdentityKeys
 from tidegate_sidecar.router.pods import PodSet
 
-from tidegate.scheduling.contracts import ServingPod, UsageRecord, loads
+from tidegate.scheduling.contracts import Bundle, ServingPod, UsageRecord, loads
 
 pytestmark = pytest.mark.integration
 
@@ -161,6 +162,27 @@ async def test_a_pod_with_other_secrets_is_no_fault_of_the_client(
     assert await fleet.answered() == 503
     told = [record for record in caplog.records if "does not accept" in record.message]
     assert len(told) == 1
+    await fleet.tell(0, 1)
+    assert {await fleet.answered() for _ in range(4)} == {200}, "the other pod knows it"
+
+
+async def test_a_key_that_is_revoked_while_its_request_waits_in_a_pod(fleet: Fleet) -> None:
+    engine, pod = fleet.pods[0]
+    engine.script = stall
+    asked = [asyncio.create_task(fleet.answered()) for _ in range(SEATS + 1)]
+    scheduler = pod.runtime.dispatcher.scheduler
+    assert scheduler is not None
+    await until(lambda: engine.busy == SEATS and scheduler.queued() == 1)
+    for governed in (fleet.router, pod.runtime):
+        assert governed.in_force is not None
+        bundle = governed.in_force.bundle
+        later = replace(bundle.policy, generation=2)
+        governed.apply(Bundle(later, replace(bundle.keys, generation=2, keys={})))
+    done, running = await asyncio.wait(asked, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == [401]
+    for task in running:
+        task.cancel()
+    await until(lambda: engine.busy == 0)
 
 
 async def test_a_draining_pod_passes_its_new_requests_on(fleet: Fleet) -> None:
