@@ -74,8 +74,11 @@ def explain(
     for failure in failures:
         typer.echo(f"tidegate: {failure}", err=True)
     if not found:
-        kind = "tenant" if _is_tenant(what) else "request"
-        raise CommandError(f"no sidecar knows a {kind} {what!r} (any more)")
+        if _is_tenant(what):
+            raise CommandError(f"no sidecar knows a tenant {what!r} (any more)")
+        raise CommandError(
+            f"no sidecar knows a request {what!r} (any more); a tenant is NAMESPACE/NAME"
+        )
     if as_json:
         rows = [{"sidecar": one.pod, **json.loads(dumps(each))} for one, each in found]
         typer.echo(json.dumps(rows, indent=2))
