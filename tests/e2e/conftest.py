@@ -45,8 +45,9 @@ def local_cluster(control_plane_binaries: Binaries) -> Iterator[LocalCluster]:
         audited_readers=[OPERATOR_USER],
     )
     try:
-        # As slow with volumes as a real kubelet, so that what acts in seconds was posted.
-        cluster.start(KubeletOptions(volume_refresh_seconds=60.0))
+        # As slow with volumes as a real kubelet, so that what acts in seconds was posted; GPUs for
+        # the example of eight while the pods of the test before it drain.
+        cluster.start(KubeletOptions(volume_refresh_seconds=60.0, gpus=16))
         deploy(cluster.kubectl, find_source(), lambda step: None, wait_seconds=180)
         yield cluster
     finally:

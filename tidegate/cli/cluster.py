@@ -62,6 +62,9 @@ def up(
         float | None,
         typer.Option(min=0.1, help="Seconds until a changed ConfigMap shows in a volume [2]."),
     ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, max=1024, help="GPUs that the node says to have [8].")
+    ] = None,
 ) -> None:
     """Start a local cluster with Tidegate on it; where one runs already, bring it up to date."""
     with told(), _interruptible():
@@ -71,7 +74,7 @@ def up(
             _deploy(run, wait)
             _print_next_steps(kubeconfig.absolute(), run, program, [])
             return
-        options = _kubelet_options(images, volume_refresh)
+        options = _kubelet_options(images, volume_refresh, gpus)
         if not bare:
             _check_parts()
             find_source()
@@ -216,10 +219,10 @@ def _binaries() -> Binaries:
 
 
 def _kubelet_options(
-    images: list[Path] | None, volume_refresh: float | None
+    images: list[Path] | None, volume_refresh: float | None, gpus: int | None
 ) -> KubeletOptions | None:
     """None when nothing was asked for: then a cluster keeps what it has."""
-    if not images and volume_refresh is None:
+    if not images and volume_refresh is None and gpus is None:
         return None
     for table in images or ():
         try:
@@ -230,6 +233,7 @@ def _kubelet_options(
     return KubeletOptions(
         volume_refresh_seconds=volume_refresh or defaults.volume_refresh_seconds,
         images=tuple(str(path.absolute()) for path in images or ()),
+        gpus=defaults.gpus if gpus is None else gpus,
     )
 
 

@@ -90,6 +90,8 @@ class KubeletOptions:
 
     volume_refresh_seconds: float = 2.0
     restart_backoff_seconds: float = 10.0
+    gpus: int = 8
+    """That the node says to have."""
     images: tuple[str, ...] = ()
     """Further image tables (TOML files), each winning over the ones before."""
 
@@ -204,6 +206,7 @@ class LocalCluster:
             f"--pod-range=127.{77 + self._index}.0.0/16",
             f"--volume-refresh-seconds={options.volume_refresh_seconds}",
             f"--restart-backoff-seconds={options.restart_backoff_seconds}",
+            f"--gpus={options.gpus}",
             *(f"--images={table}" for table in options.images),
         ]
         with uninterrupted():

@@ -26,6 +26,7 @@ def _settings() -> KubeletSettings:
     )
     parser.add_argument("--volume-refresh-seconds", type=float, default=2.0)
     parser.add_argument("--restart-backoff-seconds", type=float, default=10.0)
+    parser.add_argument("--gpus", type=int, required=True)
     given = parser.parse_args()
     return KubeletSettings(
         kubeconfig=given.kubeconfig,
@@ -37,6 +38,7 @@ def _settings() -> KubeletSettings:
         image_files=(DEFAULT_IMAGES, *given.images),
         volume_refresh_seconds=given.volume_refresh_seconds,
         restart_backoff_seconds=given.restart_backoff_seconds,
+        gpus=given.gpus,
     )
 
 

@@ -21,10 +21,9 @@ RESOURCES: Object = {
     "memory": "512Gi",
     "ephemeral-storage": "1Ti",
     "pods": "500",
-    "nvidia.com/gpu": "16",
 }
-"""What the scheduler may hand out. Nothing is enforced: pods share the machine as it is. GPUs are
-enough for the quickstart and the example of a node of eight beside it."""
+"""What the scheduler may hand out, but for GPUs. Nothing is enforced: pods share the machine as it
+is."""
 
 
 async def register(api: Api, settings: KubeletSettings) -> None:
@@ -60,6 +59,7 @@ async def _register(api: Api, settings: KubeletSettings) -> None:
 def _status(settings: KubeletSettings) -> Object:
     now = timestamp(time.time())
     machine = os.uname()
+    resources = {**RESOURCES, "nvidia.com/gpu": str(settings.gpus)}
     condition = {
         "type": "Ready",
         "status": "True",
@@ -69,8 +69,8 @@ def _status(settings: KubeletSettings) -> Object:
         "lastHeartbeatTime": now,
     }
     return {
-        "capacity": RESOURCES,
-        "allocatable": RESOURCES,
+        "capacity": resources,
+        "allocatable": resources,
         "conditions": [condition],
         "addresses": [
             {"type": "InternalIP", "address": settings.node_ip},

@@ -24,6 +24,7 @@ class KubeletSettings:
     image_files: tuple[Path, ...]
     volume_refresh_seconds: float
     restart_backoff_seconds: float
+    gpus: int
 
     @property
     def pods_folder(self) -> Path:
