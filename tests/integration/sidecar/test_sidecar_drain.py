@@ -225,7 +225,8 @@ async def test_the_end_waits_a_moment_for_those_whose_stream_just_ended(
     body = json.dumps(chat_body(stream=True)).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
     writer.write(raw_head(f"Content-Length: {len(body)}") + body)
-    await until(lambda: sidecar.runtime.dispatcher.in_hand == 1)
+    async with asyncio.timeout(10):
+        assert b"Connection" not in await reader.readuntil(b"\r\n\r\n")
     drain = asyncio.create_task(sidecar.sidecar.drain())
     async with asyncio.timeout(10):
         await reader.readuntil(b"0\r\n\r\n")
