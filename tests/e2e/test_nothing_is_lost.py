@@ -247,6 +247,6 @@ def _writes_in_a_minute(local_cluster: LocalCluster) -> list[str]:
         f"{line['verb']} {line['objectRef']}"
         for line in lines
         if line["user"]["username"] == OPERATOR_USER
-        and line["objectRef"]["resource"] != "leases"
         and line["verb"] in ("create", "update", "patch", "delete", "deletecollection")
+        and line["objectRef"]["resource"] != "leases"
     ]
