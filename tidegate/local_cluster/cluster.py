@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ KUBELET = "kubelet"
 KUBELET_PORT = 10250
 _RANGES = 19
 _STOP_GRACE_SECONDS = 15.0
+_KILLED_WITHIN_SECONDS = 5.0
 
 _SERVICE_STATUS_ROLE: list[dict[str, Any]] = [
     {
@@ -219,7 +221,11 @@ class LocalCluster:
         """SIGTERM ends the containers with it; `kill` (SIGKILL) leaves them running."""
         record = self._kubelet_record()
         if record is not None:
-            record.stop(0.0 if kill else _STOP_GRACE_SECONDS)
+            if kill:  # and no SIGTERM before, on which it would begin to end containers
+                record.signal(signal.SIGKILL)
+                record.wait(_KILLED_WITHIN_SECONDS)
+            else:
+                record.stop(_STOP_GRACE_SECONDS)
             self._kubelet_file.unlink(missing_ok=True)
         if self._kubelet_child is not None:
             self._kubelet_child.wait()
