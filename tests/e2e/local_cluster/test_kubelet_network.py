@@ -11,6 +11,8 @@ from support.cluster_objects import Namespace, http_server, pod_spec, shell, unt
 pytestmark = pytest.mark.e2e
 
 _READY = {"httpGet": {"port": "http", "path": "/"}, "periodSeconds": 1}
+_LEAVES_UNHURRIED = {"preStop": {"exec": {"command": ["sleep", "1"]}}}
+"""The server drops on SIGTERM whom it has just accepted."""
 _WRITE_NAME = "echo $HOSTNAME > /srv/web/name"
 
 
@@ -19,7 +21,7 @@ def _web(space: Namespace, replicas: int) -> None:
     volumes = [{"name": "files", "emptyDir": {}}]
     mounts = [{"name": "files", "mountPath": "/srv/web"}]
     spec = pod_spec(
-        http_server(readinessProbe=_READY, volumeMounts=mounts),
+        http_server(readinessProbe=_READY, volumeMounts=mounts, lifecycle=_LEAVES_UNHURRIED),
         initContainers=[shell(_WRITE_NAME, "name", volumeMounts=mounts)],
         volumes=volumes,
     )
