@@ -115,7 +115,9 @@ def _tier_row(name: str, pools: Mapping[str, PoolFigures]) -> Json:
         "endToEnd": total.end_to_end.latency(),
         "interToken": total.inter_token.latency(),
         "sharePercent": percent(total.service_tokens, whole),
-        "busyPercent": percent(total.engine_time_ms, observed_ms),
+        # Null and not 0 where nothing was served: after a restart nothing is known, and no write
+        # may follow from that alone.
+        "busyPercent": percent(total.engine_time_ms, observed_ms) if total.engine_time_ms else None,
         "pricePer1000Calls": _price(of_tier),
         "objectives": _objectives(total, promises),
         "kv": _kv(name, total, pools.values()),

@@ -77,10 +77,8 @@ FAULTS = (
         blocks=True,
     ),
     Case("answers to writes that are lost", lambda: losing_answers(writes)),
-    Case("410 on watches", lambda: answering(watches, 410, "Expired", "too old")),
     Case("410 within watches", lambda: watches_that_say(EXPIRED)),
     Case("watches that end in the middle of a line", lambda: watches_that_say(b'{"type": "ADD')),
-    Case("429 on watches", lambda: answering(watches, 429, "TooManyRequests", "slow down")),
     Case("silent watches", silent_watches),
 )
 
