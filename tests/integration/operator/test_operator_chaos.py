@@ -40,10 +40,6 @@ def all_but_watches(call: Call) -> bool:
     return not call.is_watch and not call.is_lease
 
 
-def watches(call: Call) -> bool:
-    return call.is_watch
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """A fault, and how many calls must have met it before it ends."""
