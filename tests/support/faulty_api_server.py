@@ -89,6 +89,7 @@ class FaultyApiServer:
         self.killed = asyncio.Event()
         self._writes_left: int | None = None
         self._watches: set[asyncio.Transport] = set()
+        """Asked for and not ended, whoever answers them."""
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> FaultyApiServer:
@@ -129,7 +130,7 @@ class FaultyApiServer:
         self.fault, self.hits, self.writes = fault, 0, []
 
     def break_watches(self) -> None:
-        """Those that are open end without a word, so that they are asked for anew."""
+        """Those that are open, or being opened, end without a word, and are asked for anew."""
         for transport in self._watches:
             transport.abort()
 
@@ -146,6 +147,17 @@ class FaultyApiServer:
         if self.killed.is_set():
             return reset(request)
 
+        if not call.is_watch:
+            return await self._answer(call, request)
+        assert request.transport is not None
+        transport = request.transport
+        self._watches.add(transport)
+        try:
+            return await self._answer(call, request)
+        finally:
+            self._watches.discard(transport)
+
+    async def _answer(self, call: Call, request: web.Request) -> web.StreamResponse:
         async def forward() -> web.StreamResponse:
             return await self._forward(call, request)
 
@@ -187,14 +199,8 @@ class FaultyApiServer:
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": answer.headers["Content-Type"]})
         await response.prepare(request)
-        transport = request.transport
-        assert transport is not None
-        self._watches.add(transport)
-        try:
-            async for part in answer.content.iter_any():
-                await response.write(part)
-        finally:
-            self._watches.discard(transport)
+        async for part in answer.content.iter_any():
+            await response.write(part)
         return response
 
 

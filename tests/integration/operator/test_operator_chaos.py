@@ -36,6 +36,10 @@ def writes(call: Call) -> bool:
     return call.is_write and not call.is_lease
 
 
+def watches(call: Call) -> bool:
+    return call.is_watch
+
+
 def all_but_watches(call: Call) -> bool:
     return not call.is_watch and not call.is_lease
 
@@ -73,8 +77,10 @@ FAULTS = (
         blocks=True,
     ),
     Case("answers to writes that are lost", lambda: losing_answers(writes)),
+    Case("410 on watches", lambda: answering(watches, 410, "Expired", "too old")),
     Case("410 within watches", lambda: watches_that_say(EXPIRED)),
     Case("watches that end in the middle of a line", lambda: watches_that_say(b'{"type": "ADD')),
+    Case("429 on watches", lambda: answering(watches, 429, "TooManyRequests", "slow down")),
     Case("silent watches", silent_watches),
 )
 
