@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import re
 from collections import Counter
@@ -139,18 +140,19 @@ async def test_whatever_it_was_killed_after_the_next_one_finishes_the_same(
         kubeconfig = server.kubeconfig(tmp_path / "faulty.kubeconfig")
         lives = Lives(cluster, server, kubeconfig, namespace)
         await lives.make("whole")
-        undisturbed = await lives.one("whole")
+        once = of_children(await lives.one("whole"), "whole")
         wanted: Any = await lives.children("whole")
-        once = of_children(undisturbed, "whole")
         assert set(once.values()) == {1}
         kinds = {kind.name for kind in CHILDREN if kind is not DEPLOYMENT}  # of a router
         assert {entry.split()[0] for entry in wanted} == kinds
         await lives.end("whole")
-        for number in range(1, len(undisturbed)):
+        for number in itertools.count(1):
             name = f"killed{number:02}"
             await lives.make(name)
             began = await lives.one(name, number)
-            assert server.killed.is_set(), "it was killed before it was done"
+            if not server.killed.is_set():  # how many statuses it writes is a matter of time
+                assert number > once.total()
+                break
             drawn = await lives.made_once(name)
             finished = await lives.one(name)
             assert await lives.children(name) == wanted, f"killed after {began[-1]}"
