@@ -3,8 +3,10 @@
 A sidecar's totals only rise while it runs, so what happened in a window is the difference of two
 readings, and nothing is lost to a reading that was missed. The difference is taken for each sidecar
 by itself and then summed: pods come and go without a jump. A sidecar that started within the window
-counts from zero; one that was first read within it counts from that reading. Quantiles come from
-the summed histograms (:mod:`tidegate_operator.latency_buckets`).
+counts from zero; of one that was first read within it only a part of the window is known, so that
+the pool's figures are not whole (:attr:`PoolFigures.whole`) and no status is written from them: an
+operator that has just started leaves what its predecessor wrote. Quantiles come from the summed
+histograms (:mod:`tidegate_operator.latency_buckets`).
 """
 
 from __future__ import annotations
@@ -213,6 +215,8 @@ class PoolFigures:
 
     tiers: dict[str, Figures] = field(default_factory=dict)
     tenants: dict[str, Figures] = field(default_factory=dict)
+    whole: bool = True
+    """All of the window was seen of each sidecar that ran in it."""
     observed_ms: float = 0.0
     """Of the window, summed over the sidecars."""
     kv_pools: dict[str, KvPoolFigures] = field(default_factory=dict)
@@ -246,6 +250,7 @@ def pool_figures(sidecars: Iterable[Sequence[Reading]], window_seconds: float) -
             continue
         base = _base(readings, window_seconds)
         new, old = readings[-1].status, base.status if base else None
+        pool.whole &= base is None or _seconds_between(base, readings[-1]) >= window_seconds
         since = base.wall_seconds if base else new.started_at
         pool.observed_ms += 1000.0 * max(0.0, readings[-1].wall_seconds - since)
         old_tiers = {tier.name: tier for tier in old.tiers} if old else {}
@@ -286,9 +291,13 @@ def _base(readings: Sequence[Reading], window_seconds: float) -> Reading | None:
     None where the sidecar started within the window."""
     newest = readings[-1]
     run = [r for r in readings if r.status.started_at == newest.status.started_at]
-    old = [r for r in run if newest.at_seconds - r.at_seconds >= window_seconds]
+    old = [r for r in run if _seconds_between(r, newest) >= window_seconds]
     if old:
         return old[-1]
     if newest.wall_seconds - newest.status.started_at <= window_seconds:
         return None
     return run[0]
+
+
+def _seconds_between(one: Reading, later: Reading) -> float:
+    return later.at_seconds - one.at_seconds

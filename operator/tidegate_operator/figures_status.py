@@ -1,5 +1,7 @@
 """Figures as the status of each kind has them. Pure.
 
+Nothing is said before a whole window was seen (None): what stands in the status stays until then.
+
 Invariant: what a pool's figures take of its status is bounded (:data:`MAX_FIGURES_BYTES`), so that
 the whole stays below 32 kB; where 64 busy tiers would take more, those that were given least keep
 their queues alone.
@@ -40,8 +42,10 @@ def percent(part: float, whole: float) -> int | None:
     return min(100, round(100 * part / whole)) if whole > 0 else None
 
 
-def pool_status(figures: PoolFigures, served_tiers: Sequence[str]) -> Json:
+def pool_status(figures: PoolFigures, served_tiers: Sequence[str]) -> Json | None:
     """The figures as ``ServingPool.status`` has them; all null where nothing was read."""
+    if not figures.whole:
+        return None
     if not figures.tiers:
         return dict.fromkeys(_POOL)
     tiers = {name: figures.tiers.get(name, Figures()) for name in served_tiers}
@@ -66,20 +70,24 @@ def pool_status(figures: PoolFigures, served_tiers: Sequence[str]) -> Json:
     return found
 
 
-def tier_figures(name: str, pools: Mapping[str, PoolFigures]) -> Json:
+def tier_figures(name: str, pools: Mapping[str, PoolFigures]) -> Json | None:
     """Of one tier over all pools that serve it."""
     serving = {pool: figures for pool, figures in pools.items() if name in figures.tiers}
     if not serving:
         return dict.fromkeys((*_TIER, "worstPool"))
+    if not all(figures.whole for figures in serving.values()):
+        return None
     of_tier = {pool: figures.tiers[name] for pool, figures in serving.items()}
     return _tier_row(name, serving) | {"worstPool": worst_pool(of_tier)}
 
 
-def tenant_figures(name: str, pools: Mapping[str, PoolFigures]) -> Json:
+def tenant_figures(name: str, pools: Mapping[str, PoolFigures]) -> Json | None:
     """Of one tenant over all pools that know it."""
     knowing = [pool for pool in pools.values() if name in pool.tenants]
     if not knowing:
         return dict.fromkeys(_TENANT)
+    if not all(pool.whole for pool in knowing):
+        return None
     total = merged(pool.tenants[name] for pool in knowing)
     limits = [_limit(use) for use in _limits(name, knowing)]
     fullest = sorted(limits, key=lambda row: (-row["usedPercent"], row["name"]))
@@ -115,9 +123,7 @@ def _tier_row(name: str, pools: Mapping[str, PoolFigures]) -> Json:
         "endToEnd": total.end_to_end.latency(),
         "interToken": total.inter_token.latency(),
         "sharePercent": percent(total.service_tokens, whole),
-        # Null and not 0 where nothing was served: after a restart nothing is known, and no write
-        # may follow from that alone.
-        "busyPercent": percent(total.engine_time_ms, observed_ms) if total.engine_time_ms else None,
+        "busyPercent": percent(total.engine_time_ms, observed_ms),
         "pricePer1000Calls": _price(of_tier),
         "objectives": _objectives(total, promises),
         "kv": _kv(name, total, pools.values()),

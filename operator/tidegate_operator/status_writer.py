@@ -49,7 +49,7 @@ class StatusSource(Protocol):
         """The part written at once; None: not known yet, so nothing is written."""
 
     def figures(self, kind: Kind, key: Key) -> Json | None:
-        """The part written at intervals; None: nothing was measured yet."""
+        """The part written at intervals; None: it was not measured yet, so nothing is written."""
 
 
 class StatusWriter:

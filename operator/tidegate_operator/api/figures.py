@@ -117,7 +117,7 @@ class TierLoad(Load):
     busy_percent: int | None = described(
         "Part of the engines' time in the last minute that was spent on it; what all tiers lack of "
         "100 was idle.",
-        unset="nothing was spent on it, or nothing is known yet",
+        unset="not known",
         ge=0,
         le=100,
     )

@@ -47,8 +47,19 @@ def test_only_the_window_counts() -> None:
     assert pool_figures([readings], 10).tiers["t0"].service_tokens == 500
 
 
-def test_one_reading_of_an_old_sidecar_says_nothing_of_the_window() -> None:
-    assert pool_figures([[reading(5, tier("t0", 900))]], 60).tiers["t0"].service_tokens == 0
+def test_no_status_is_written_before_a_whole_window_was_seen() -> None:
+    """An operator that has just started leaves what its predecessor wrote."""
+    mine = (TenantStatus("acme/a", "t0", service_tokens_total=900),)
+    old = [reading(at, tier("t0", 900 + at), tenants=mine) for at in (5, 64, 65)]
+    fresh = [reading(60, tier("t0", 70), started=10_050)]
+    part = pool_figures([old[:2], fresh], 60)
+    assert (part.whole, part.tiers["t0"].service_tokens) == (False, 129)
+    assert pool_status(part, ["t0"]) is None
+    whole = pool_figures([old, fresh], 60)
+    assert (whole.whole, whole.tiers["t0"].service_tokens) == (True, 130)
+    for pools, told in (({"a/x": whole, "a/y": part}, False), ({"a/x": whole}, True)):
+        assert (tier_figures("t0", pools) is not None) is told
+        assert (tenant_figures("acme/a", pools) is not None) is told
 
 
 def test_a_sidecar_that_started_within_the_window_counts_from_zero() -> None:
@@ -86,8 +97,8 @@ def test_the_ten_that_took_most_are_named_and_none_that_did_nothing() -> None:
     )
     status = pool_status(pool_figures([[before, after]], 60), ["t0"])
     assert [t["name"] for t in status["tenants"]] == names[:3:-1]
-    alone = pool_status(pool_figures([[before]], 60), ["t0"])
-    assert alone["tenants"] == []
+    idle = [before, reading(60, *before.status.tiers, tenants=before.status.tenants)]
+    assert pool_status(pool_figures([idle], 60), ["t0"])["tenants"] == []
 
 
 def test_a_tenant_over_two_pools() -> None:

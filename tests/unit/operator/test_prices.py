@@ -81,7 +81,9 @@ def test_tiers_share_the_time_of_all_engines() -> None:
     assert "objectives" not in free
 
 
-def test_nothing_is_said_of_what_is_not_known() -> None:
-    pods = [[reading(60, tier("paid", 100, 5e6))]]
-    (entry,) = pool_status(pool_figures(pods, 60.0), ["paid"])["tiers"]
-    assert not entry.keys() & {"busyPercent", "pricePer1000Calls", "objectives"}
+def test_an_idle_tier_keeps_nothing_busy_and_has_no_price() -> None:
+    pods = [[reading(0, tier("paid", 100, 5e6)), reading(60, tier("paid", 100, 5e6))]]
+    status = pool_status(pool_figures(pods, 60.0), ["paid"])
+    (entry,) = status["tiers"]
+    assert entry["busyPercent"] == 0
+    assert not entry.keys() & {"pricePer1000Calls", "objectives", "sharePercent"}
