@@ -332,15 +332,13 @@ class Dispatcher:
                 limiter = self.scheduler.limits.limiter
                 self.limit_store.attach(limiter, policy.pool, Clocks(now, time.time()))
         else:
-            assert self.in_flight.gate is not None
-            self.in_flight.gate.apply_policy(policy, now)
             dropped: Iterable[tuple[Request, Outcome]] = self.scheduler.apply_policy(policy, now)
             for request, outcome in dropped:
                 self._drop(request, self.refusal(outcome, request.tenant))
             self.refuse_queued(
                 Outcome.UNAUTHENTICATED, lambda ticket: ticket.key_sha256 not in key_digests
             )
-        self.in_flight.apply_policy(self.scheduler, policy)
+            self.in_flight.apply_policy(self.scheduler, policy, now)
         self._tally.apply_policy(policy)
         self._pump(now)
         self._arm_expiry()

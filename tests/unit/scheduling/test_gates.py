@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tidegate_sidecar.gates import Gates
-
 from tidegate.scheduling.contracts import Policy, SchedulingMode, SloMetric, SloObjective, decode
+from tidegate.scheduling.gates import Gates
 from tidegate.scheduling.request import Request
 
 
