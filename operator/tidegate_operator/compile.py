@@ -39,6 +39,7 @@ from tidegate.scheduling.contracts import (
     as_of,
 )
 from tidegate_operator.api.conditions import ConditionType, Reason
+from tidegate_operator.api.fields import duration_seconds
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.engine_args import engine_limits, media_domains
 from tidegate_operator.findings import Fault, Finding, verdicts
@@ -195,6 +196,7 @@ def _policy(
         routed=routed,
         engine_groups=group_policies(pool, names, parts),
         fallback=fallback_policy(pool, names, parts, engine),
+        stream_keep_alive_seconds=_stream_keep_alive_seconds(pool),
     )
 
 
@@ -231,6 +233,13 @@ def _shared_state(pool: ServingPool) -> SharedState | None:
     return SharedState(
         shared.address, SHARED_STATE_SECRET if shared.secret_ref else None, pool.metadata.uid
     )
+
+
+def _stream_keep_alive_seconds(pool: ServingPool) -> float | None:
+    service = pool.spec.service
+    if service is None or service.stream_keep_alive is None:
+        return None
+    return duration_seconds(service.stream_keep_alive)
 
 
 def _row(

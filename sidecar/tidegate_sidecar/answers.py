@@ -21,6 +21,8 @@ from http import HTTPStatus
 from aiohttp import HttpVersion11
 from aiohttp.web_request import BaseRequest
 
+from tidegate_sidecar.sse import is_comment
+
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -68,10 +70,9 @@ class WholeAnswer:
         try:
             left = -1
             while not (await asyncio.wait([taken], timeout=self.stall_seconds))[0]:
-                transport = request.transport
-                waiting = transport.get_write_buffer_size() if transport is not None else 0
+                waiting = _unread_bytes(request)
                 if waiting == left:
-                    if transport is not None:
+                    if (transport := request.transport) is not None:
                         transport.abort()
                     raise ConnectionResetError("the client does not read")
                 left = waiting
@@ -81,9 +82,10 @@ class WholeAnswer:
 
 
 class StreamAnswer:
-    """An answer that is written piece by piece; its head goes with the first one."""
+    """An answer of server-sent events that is written piece by piece; its head goes with the
+    first one."""
 
-    __slots__ = ("_chunked", "_headers", "_request", "begun", "keep_alive")
+    __slots__ = ("_chunked", "_headers", "_request", "begun", "committed", "keep_alive")
 
     def __init__(
         self, request: BaseRequest, headers: Mapping[str, str], *, close: bool = False
@@ -91,22 +93,40 @@ class StreamAnswer:
         self._request = request
         self._headers = headers
         self._chunked = request.version >= HttpVersion11
+        self.committed = False
+        """Something was written: the status is 200."""
         self.begun = False
-        """Something was written."""
+        """Something besides comments, of which a client sees nothing, was written."""
         self.keep_alive = self._chunked and request.keep_alive and not close
 
     def write(self, data: bytes) -> bool:
         """Write a piece, at least one byte; True: the client does not keep up."""
-        if self._chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
+        piece = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
         if not self.begun:
-            self.begun = True
-            headers = dict(self._headers)
-            if self._chunked:
-                headers["Transfer-Encoding"] = "chunked"
-            data = _head(self._request, 200, headers, keep_alive=self.keep_alive) + data
-        _write(self._request, data)
+            self.begun = not is_comment(data)
+            if not self.committed:
+                self.committed = True
+                headers = dict(self._headers)
+                if self._chunked:
+                    headers["Transfer-Encoding"] = "chunked"
+                piece = _head(self._request, 200, headers, keep_alive=self.keep_alive) + piece
+        _write(self._request, piece)
         return self._request.protocol.writing_paused
+
+    @property
+    def full(self) -> bool:
+        """The client does not keep up."""
+        return self._request.protocol.writing_paused
+
+    @property
+    def unread_bytes(self) -> int:
+        """Written, and not taken by the client's side of the connection."""
+        return _unread_bytes(self._request)
+
+    def abort(self) -> None:
+        """End the connection, and with it the request."""
+        if (transport := self._request.transport) is not None:
+            transport.abort()
 
     async def drained(self, within_seconds: float) -> None:
         """Wait for a client that does not keep up; :class:`ClientGone` where it takes too long."""
@@ -137,6 +157,11 @@ def _write(request: BaseRequest, data: bytes) -> None:
         raise ClientGone
     transport.write(data)
     request.writer.output_size += len(data)
+
+
+def _unread_bytes(request: BaseRequest) -> int:
+    transport = request.transport
+    return 0 if transport is None else transport.get_write_buffer_size()
 
 
 def _head(

@@ -30,10 +30,17 @@ from tidegate_sidecar.forward import UsageNotTold, require_usage_known, send, up
 from tidegate_sidecar.identity_keys import STAYS_HEADER, require_body
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
+from tidegate_sidecar.keep_alive import KeepAlive
 from tidegate_sidecar.models_route import MODELS_PATH, models_answer
 from tidegate_sidecar.parts import Parts
 from tidegate_sidecar.passage import Passage
-from tidegate_sidecar.relay import relay_joined, relay_stream, relay_whole
+from tidegate_sidecar.relay import (
+    break_off,
+    new_stream,
+    relay_joined,
+    relay_stream,
+    relay_whole,
+)
 from tidegate_sidecar.request_body import read_body
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.serve_parts import parts_of, serve_in_parts
@@ -148,7 +155,17 @@ class Proxy(TenantsPort):
                 prompt_tokens=None if kept is None else max(1, kept // body.size.prompts),
                 cache_salt=runtime.cache_salts.of(tenant),
             )
-            return await self._dispatch(request, ticket, body, write, stream, stage)
+            keep_alive_seconds = in_force.policy.stream_keep_alive_seconds
+            if keep_alive_seconds is None or not body.stream:
+                return await self._dispatch(request, ticket, body, write, stream, stage)
+            with KeepAlive(
+                self._loop,
+                ticket,
+                lambda: new_stream(request, ticket, close=self._goes_elsewhere(stage)),
+                keep_alive_seconds,
+                settings.client_stall_seconds,
+            ):
+                return await self._dispatch(request, ticket, body, write, stream, stage)
 
     async def _submit(
         self,
@@ -223,6 +240,8 @@ class Proxy(TenantsPort):
                 pass  # preempted before its client saw anything: once more, when its turn comes
             except UsageNotTold:
                 self._runtime.engine_tells_usage = False  # once more, and counted as it streams
+            except ApiError as error:
+                return break_off(ticket, error, typed=body.endpoint.stream is StreamKind.TYPED)
 
     async def _relay(
         self,

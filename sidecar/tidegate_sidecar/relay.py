@@ -2,9 +2,9 @@
 
 * A stream passes through event by event (:mod:`.sse`), written to the client within the read of
   the engine's socket that brought it; the handler waits for its end only. Its 200 is sent with the
-  first event, so that an engine that dies before it still becomes an honest 502. After that, a
-  broken stream ends with one error event in OpenAI's shape and a closed connection: it never
-  looks like an end.
+  first event, or with a comment that kept the client waiting (:mod:`.keep_alive`), so that an
+  engine that dies before it still becomes an honest 502. After that, a broken stream ends with one
+  error event in OpenAI's shape and a closed connection: it never looks like an end.
 * A stream has ended with its ``[DONE]``; an engine that then leaves the connection open holds
   nobody's place for longer than :data:`LAST_CHUNK_SECONDS`.
 * A client that does not read stops the reading from the engine (:mod:`.engine`) and holds at most
@@ -34,6 +34,7 @@ from tidegate_sidecar.ticket import Ticket
 
 MAX_ANSWER_BYTES = 64 << 20
 """Of an answer that is held whole: one that is not streamed."""
+EVENT_STREAM = "text/event-stream"
 LAST_CHUNK_SECONDS = 1.0
 """From ``[DONE]`` to the end of the body, which engines send together."""
 
@@ -48,12 +49,17 @@ async def relay_stream(
     client_stall_seconds: float,
     close: bool,
 ) -> StreamAnswer:
-    """Pass a stream on; the ticket has its outcome when this returns. ``close``: the connection is
-    not used again."""
+    """Pass a stream on; the ticket has its outcome when this returns. :class:`ApiError` where it
+    broke (:func:`break_off`). ``close``: the connection is not used again."""
     events = EventStream(hide_usage=hide_usage, typed=typed)
     inflater = Inflater(exchange.headers.get("content-encoding"))
-    headers = _stream_headers(exchange, ticket, inflater)
-    answer = ticket.stream = StreamAnswer(request, headers, close=close)
+    if inflater.opaque_encoding:
+        raise ApiError(Outcome.ENGINE_FAILED)  # no event of it could be told from another
+    answer = ticket.stream
+    if answer is None or not answer.committed:
+        content_type = exchange.headers.get("content-type", EVENT_STREAM)
+        answer = new_stream(request, ticket, content_type, close=close)
+        ticket.stream = answer
     seen = 0
 
     def pass_on(passed: bytes) -> bool:
@@ -78,16 +84,23 @@ async def relay_stream(
         broken = True
     ticket.usage = events.usage
     if broken or not events.done:  # or an end that the engine did not announce
-        error = ApiError(Outcome.ENGINE_FAILED)
-        ticket.outcome = error.outcome
-        if not answer.begun:
-            raise error
-        answer.write(error.typed_event() if typed else error.event())
-        answer.keep_alive = False
-    elif events.error_seen:
+        raise ApiError(Outcome.ENGINE_FAILED)
+    if events.error_seen:
         ticket.outcome = Outcome.ENGINE_FAILED
     else:
         ticket.complete(events.usage)
+    answer.end()
+    return answer
+
+
+def break_off(ticket: Ticket, error: ApiError, *, typed: bool) -> StreamAnswer:
+    """End a stream whose status is sent with the error as its last event; else raise the error."""
+    answer = ticket.stream
+    if answer is None or not answer.committed:
+        raise error
+    ticket.outcome = error.outcome
+    answer.keep_alive = False
+    answer.write(error.typed_event() if typed else error.event())
     answer.end()
     return answer
 
@@ -115,17 +128,18 @@ async def _pump_stream(
             raise
 
 
-def _stream_headers(exchange: Exchange, ticket: Ticket, inflater: Inflater) -> dict[str, str]:
+def new_stream(
+    request: BaseRequest, ticket: Ticket, content_type: str = EVENT_STREAM, *, close: bool
+) -> StreamAnswer:
+    """What its client is sent; nothing is, yet."""
     headers = {
-        "Content-Type": exchange.headers.get("content-type", "text/event-stream"),
+        "Content-Type": content_type,
         "Cache-Control": "no-cache",
         "X-Accel-Buffering": "no",
         "x-request-id": ticket.request.id,
         **ticket.limit_headers(),
     }
-    if inflater.opaque_encoding:
-        headers["Content-Encoding"] = inflater.opaque_encoding
-    return headers
+    return StreamAnswer(request, headers, close=close)
 
 
 async def relay_joined(exchange: Exchange, ticket: Ticket, joiner: StreamJoiner) -> WholeAnswer:

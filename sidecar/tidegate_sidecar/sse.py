@@ -162,6 +162,13 @@ def _first_marker(data: bytes) -> int:
     return min(at for at in (usage, error, done) if at >= 0)
 
 
+def is_comment(data: bytes) -> bool:
+    """Whether it holds comments alone, which are for those on the way and no event to a client."""
+    return data.startswith(b":") and all(
+        line.startswith(b":") for line in data.splitlines() if line
+    )
+
+
 def split_events(stream: bytes) -> list[bytes]:
     """The events of a whole stream."""
     if b"\r" in stream:

@@ -166,6 +166,7 @@ class Ticket:
         """Whether it can be taken off the engine without its client's noticing.
 
         While its own progress is told, which may be what lets another in, its client is about to.
+        One that was sent comments alone (:mod:`.keep_alive`) has noticed nothing.
         """
         if self.cut is None:
             return False

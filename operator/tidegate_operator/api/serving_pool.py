@@ -13,7 +13,7 @@ from tidegate_operator.api.common import LabelSelector, ObjectMeta, ResourceRequ
 from tidegate_operator.api.engine import EngineSpec, ImageName
 from tidegate_operator.api.engine_groups import EngineGroup
 from tidegate_operator.api.fallback import Fallback
-from tidegate_operator.api.fields import ApiModel, KindName, described, rule, rules
+from tidegate_operator.api.fields import ApiModel, KindName, described, duration, rule, rules
 from tidegate_operator.api.figures import MAX_TIERS
 from tidegate_operator.api.kv import MAX_KV_POOLS, KvPool, Prefill
 from tidegate_operator.api.limits import PromptLimit, Slo
@@ -119,6 +119,16 @@ class ServiceSpec(ApiModel):
         ]
         | None
     ) = described("Which load balancer implementation serves it.", unset="the cluster's own")
+    stream_keep_alive: str | None = duration(
+        "How often a streamed request that waits for its turn or its first event is sent an SSE "
+        "comment, so that no load balancer on the way takes the connection for idle. The first "
+        "one commits status 200: what fails after it is an event of the stream, and no other pod "
+        "takes the request over. Takes effect for new requests, within seconds, and restarts "
+        "nothing.",
+        low="1s",
+        high="1h",
+        unset="nothing is sent before the first event",
+    )
 
 
 _OVER_100 = "the percents of all kvPools sum to more than 100"

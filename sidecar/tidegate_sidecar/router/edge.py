@@ -289,7 +289,7 @@ class Edge(TenantsPort):
             await exchange.pump(answer.write, lambda: answer.drained(stall_seconds))
         except EngineBroken:
             error = ApiError(Outcome.ENGINE_FAILED)
-            if not answer.begun:
+            if not answer.committed:
                 raise error from None
             typed = forwarded.stream is StreamKind.TYPED
             stage.outcome = error.outcome

@@ -250,6 +250,14 @@ class Policy:
         default=False,
         since=2,
     )
+    stream_keep_alive_seconds: float | None = described(
+        "How often a stream that waits for its first event is sent an SSE comment, the first of "
+        "which commits status 200; null: nothing is sent before the first event.",
+        default=None,
+        low=0.01,
+        high=3_600.0,
+        since=2,
+    )
     shard: Shard | None = described("Unset: the document is whole.", default=None)
 
     def __post_init__(self) -> None:
