@@ -25,6 +25,8 @@ ADMIN = "admin"
 CACHE_SALT = "cache-salt"
 ROUTER = "router"
 IDENTITY = "identity"
+TLS = "tls"
+"""Volume of those pods of a router that speak TLS."""
 ROUTED_SINCE_ANNOTATION = "tidegate.io/routed-since"
 """On the pool's Service: since when it leads to the router."""
 

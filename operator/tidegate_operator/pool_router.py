@@ -104,8 +104,8 @@ async def _tls_fault(run: PoolChildren, pool: ServingPool) -> Fault | None:
     if found is None:
         text = (
             f"{field}: there is no Secret {name} in namespace {namespace}, so that no router pod "
-            f"starts; let cert-manager write it, or kubectl create secret tls {name} -n "
-            f"{namespace} --cert=FILE --key=FILE"
+            "starts, and those that serve go on as they are; let cert-manager write it, or "
+            f"kubectl create secret tls {name} -n {namespace} --cert=FILE --key=FILE"
         )
         return Fault(kind, Reason.SECRET_NOT_FOUND, text)
     if missing := [file for file in TLS_FILES if file not in (found.get("data") or {})]:

@@ -70,6 +70,7 @@ from tidegate_operator.routing import (
     is_routed,
     knows_routers,
     plan_route,
+    speaks_tls,
 )
 from tidegate_operator.settings import Settings
 from tidegate_operator.shards import read
@@ -334,26 +335,26 @@ class Reconciler:
     ) -> Route:
         """How clients are to come to the pool from here on."""
         key = pool.metadata.namespace, pool.metadata.name
-        now = time.time()
-        ready = [
-            pod
-            for pod in self._world.pods_of(key)
-            if (state := pod_state(pod, now)).ready and not state.terminating
-        ]
-        routers = self._world.router_states(key)
+        now, router = time.time(), pool.spec.router
+        engines, routers = (
+            [pod for pod in pods if (state := pod_state(pod, now)).ready and not state.terminating]
+            for pods in (self._world.pods_of(key), self._world.routers_of(key))
+        )
         # What an earlier version of the sidecar has in its pod does not help it.
         unknown = policy.version < ROUTED_SINCE_VERSION
-        return plan_route(
-            pool.spec.router is not None,
+        route = plan_route(
+            router is not None,
             service,
-            routers_ready=sum(pod.ready and not pod.terminating for pod in routers),
+            routers_ready=len(routers),
             strangers=[
-                pod["metadata"]["name"] for pod in ready if unknown or not knows_routers(pod)
+                pod["metadata"]["name"] for pod in engines if unknown or not knows_routers(pod)
             ],
             older_sidecars=unknown,
             unsigned_served=heard.in_force == policy.generation and not policy.routed,
             now_seconds=now,
         )
+        wanted = router is not None and router.tls is not None
+        return replace(route, tls=speaks_tls(wanted, routers))
 
     async def _router(
         self,

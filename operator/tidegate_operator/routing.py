@@ -15,13 +15,16 @@ request is refused for it. Either way what is to serve next serves before what s
 
 A pool that is new has no client from before: its Service leads to the router from the first.
 
+Whether clients speak TLS follows from the router's pods that are ready, not from the spec: where
+the certificate is missing, those of before go on as they were.
+
 Everything is read from live objects, so a restarted or a second operator goes on where one stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -34,6 +37,7 @@ from tidegate_operator.names import (
     IDENTITY,
     ROUTED_SINCE_ANNOTATION,
     ROUTER,
+    TLS,
 )
 from tidegate_operator.pool_state import PodState
 
@@ -59,11 +63,18 @@ class Route:
     """Nobody comes past the router any more."""
     waits_for: str = ""
     """Why it is not as wanted yet."""
+    tls: bool = False
+    """The router speaks TLS with clients."""
 
     @property
     def leads(self) -> bool:
         """Whether the pool's Service leads to the router."""
         return self.since is not None
+
+    @property
+    def scheme(self) -> str:
+        """Of the URLs by which clients call the pool's Service."""
+        return "https" if self.leads and self.tls else "http"
 
     @property
     def has_router(self) -> bool:
@@ -122,13 +133,25 @@ def as_it_stays(route: Route, service: Json | None) -> Route:
     since = None if service is None else _since(service)
     if since == route.since:
         return route
-    return Route(route.wanted, since, waits_for="the pool's Service, whose change is refused")
+    waits_for = "the pool's Service, whose change is refused"
+    return replace(route, since=since, settled=False, waits_for=waits_for)
 
 
 def knows_routers(pod: Json) -> bool:
     """Whether a pod, or a template of pods, has the routers' keys."""
+    return _has_volume(pod, IDENTITY)
+
+
+def speaks_tls(wanted: bool, ready: Sequence[Json]) -> bool:
+    """Whether the router speaks TLS with clients, by its ready pods; as the spec wants it where
+    there is none, or some are replaced already."""
+    found = {_has_volume(pod, TLS) for pod in ready}
+    return found.pop() if len(found) == 1 else wanted
+
+
+def _has_volume(pod: Json, name: str) -> bool:
     volumes = (pod.get("spec") or {}).get("volumes") or ()
-    return any(volume["name"] == IDENTITY for volume in volumes)
+    return any(volume["name"] == name for volume in volumes)
 
 
 def with_router(

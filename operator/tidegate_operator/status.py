@@ -151,36 +151,34 @@ def _groups(state: PoolState, living: Sequence[PodState]) -> list[Json] | None:
 
 
 def group_address(state: PoolState, group: str) -> str:
-    """Base URL of one engine group within the cluster."""
+    """Base URL of one engine group within the cluster, whose pods are called without a router."""
     namespace, pool = state.key
-    host = f"{names.group_child(pool, group)}.{namespace}.svc"
-    return f"{_scheme(state)}://{host}:{names.TENANT_PORT}"
+    return f"http://{names.group_child(pool, group)}.{namespace}.svc:{names.TENANT_PORT}"
 
 
 def address_for(state: PoolState, tier: str) -> str:
     """Base URL, within the cluster, that Tenants of a tier should call."""
     home = home_of(state.pool, tier) if state.pool and not state.route.leads else None
-    return group_address(state, home or names.MAIN_GROUP)
+    return _address(state) if home is None else group_address(state, home)
 
 
-def _scheme(state: PoolState) -> str:
-    router = state.pool.spec.router if state.pool and state.route.leads else None
-    return "http" if router is None or router.tls is None else "https"
+def _address(state: PoolState) -> str:
+    """Base URL of the pool's Service within the cluster."""
+    namespace, name = state.key
+    return f"{state.route.scheme}://{name}.{namespace}.svc:{names.TENANT_PORT}"
 
 
 def addresses(state: PoolState) -> list[str]:
     """Base URLs of the pool's Service: within the cluster, and outside where it has one."""
     if state.service is None:
         return []
-    namespace, name = state.key
-    scheme = _scheme(state)
-    found = [f"{scheme}://{name}.{namespace}.svc:{names.TENANT_PORT}"]
+    found = [_address(state)]
     balancer = (state.service.get("status") or {}).get("loadBalancer") or {}
     for ingress in balancer.get("ingress") or ():
         host = ingress.get("hostname") or ingress.get("ip")
         ports = [entry["port"] for entry in ingress.get("ports") or ()] or [names.TENANT_PORT]
         if host:
-            found += [f"{scheme}://{host}:{port}" for port in ports]
+            found += [f"{state.route.scheme}://{host}:{port}" for port in ports]
     return found[:16]
 
 

@@ -111,9 +111,13 @@ class World:
         """The engine pods of a pool, read."""
         return [pod_state(pod, time.time()) for pod in self.pods_of(pool)]
 
+    def routers_of(self, pool: Key) -> list[Json]:
+        """The router's pods of a pool, by name."""
+        return self._component_of(pool, names.ROUTER)
+
     def router_states(self, pool: Key) -> list[PodState]:
         """The router's pods of a pool, read."""
-        return [pod_state(pod, time.time()) for pod in self._component_of(pool, names.ROUTER)]
+        return [pod_state(pod, time.time()) for pod in self.routers_of(pool)]
 
     def _component_of(self, pool: Key, component: str) -> list[Json]:
         namespace, name = pool

@@ -107,10 +107,8 @@ def _pod_monitor(pool: ServingPool, selector: dict[str, str]) -> Json:
 
 
 def _service(pool: ServingPool, engines: dict[str, str], route: Route) -> Json:
-    spec, router = pool.spec.service, pool.spec.router
-    port = service_port()
-    if route.leads and router is not None and router.tls is not None:
-        port["name"] = "https"
+    spec = pool.spec.service
+    port = service_port() | {"name": route.scheme}
     service: Json = {
         "metadata": child_metadata(pool, pool.metadata.name),
         "spec": {

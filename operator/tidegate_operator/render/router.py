@@ -21,6 +21,7 @@ from tidegate_operator.names import (
     POOL_LABEL,
     ROUTER,
     TENANT_PORT,
+    TLS,
     engine_selector,
     router_child,
     router_selector,
@@ -162,7 +163,7 @@ def _container(pool: ServingPool, router: RouterSpec, image: str, drain_seconds:
     tls = router.tls is not None
     pair = [f"{TLS_DIRECTORY}/{file}" for file in TLS_FILES]
     mounts = [("policy", POLICY_DIRECTORY), ("admin", ADMIN_DIRECTORY)]
-    mounts += [("identity", IDENTITY_DIRECTORY), *([("tls", TLS_DIRECTORY)] if tls else [])]
+    mounts += [("identity", IDENTITY_DIRECTORY), *([(TLS, TLS_DIRECTORY)] if tls else [])]
     return {
         "name": "router",
         "image": image,
@@ -201,4 +202,4 @@ def _tls_volumes(router: RouterSpec) -> list[Json]:
     if router.tls is None:
         return []
     secret = {"secretName": router.tls.secret_ref.name, "defaultMode": 0o440}
-    return [{"name": "tls", "secret": secret}]
+    return [{"name": TLS, "secret": secret}]

@@ -125,6 +125,19 @@ async def test_a_router_comes_and_goes(
 
         await eventually(tenant_is_told, "the Tenant calls the router")
 
+        # Without its certificate no router starts, and those that serve speak HTTP as before.
+        async def addresses() -> list[str]:
+            found = await cluster.get("ServingPool", "chat", namespace) or {}
+            return list(found["status"]["addresses"])
+
+        pods.ready = False
+        await cluster.apply(spec(router={"tls": {"secretRef": {"name": "absent"}}}))
+        await seen.becomes("ResolvedRefs", "False", "SecretNotFound")
+        assert await addresses() == [f"http://chat.{namespace}.svc:8000"]
+        pods.ready = True
+        tls = [f"https://chat.{namespace}.svc:8000"]
+        await eventually(lambda: is_equal(addresses(), tls), "routers with TLS serve")
+
         # A rotation is its owner's: what stands in the Secret stays.
         rotated = f"{keys}\n{'n' * 43}"
         secret = await seen.identity()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tidegate_operator.findings import Fault, Finding
 from tidegate_operator.json_merge import merge_patch, without_nulls
 from tidegate_operator.pool_state import PodState, Rollout, pod_state, readiness, rollout
 from tidegate_operator.reconcile import PoolState
+from tidegate_operator.routing import Route
 from tidegate_operator.sidecars import Delivery
 from tidegate_operator.status import Delivered, address_for, pool_state_status
 
@@ -224,6 +226,10 @@ def test_the_status_tells_of_each_group_and_tenants_where_to_call() -> None:
     ]
     warning = next(c for c in status["conditions"] if c["type"] == "GroupsNotRouted")
     assert "t2 at http://chat-code.acme.svc:8000" in warning["message"]
+    led = replace(state, route=Route(True, "2026-01-01T00:00:00Z", tls=True))
+    assert address_for(led, "t0") == "https://chat.acme.svc:8000"
+    rows = pool_state_status({}, led, pods, Delivered(0), "i", NOW)["engineGroups"]
+    assert rows[0]["address"] == addresses[0]  # past the router for a while
     single = PoolState(("acme", "chat"), 1, read_pool(custom_pool()), None)
     assert pool_state_status({}, single, pods, Delivered(0), "i", NOW)["engineGroups"] is None
     assert address_for(single, "t0") == "http://chat.acme.svc:8000"

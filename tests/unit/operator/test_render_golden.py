@@ -5,7 +5,7 @@ After a change that is meant: ``UPDATE_GOLDEN=1 scripts/test unit -k golden``, t
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -191,12 +191,10 @@ def children(obj: Json, route: Route | None = None) -> Children:
     """As they are in the end: with a router, nobody comes past it."""
     read = api.parse(api.ServingPool, obj)
     assert isinstance(read, api.ServingPool), read
-    return render_children(
-        read,
-        "ghcr.io/tidegate/sidecar:0.1.0",
-        ("tidegate-system", "monitoring"),
-        route=route or (NO_ROUTE if read.spec.router is None else ROUTED),
-    )
+    router = read.spec.router
+    final = NO_ROUTE if router is None else replace(ROUTED, tls=router.tls is not None)
+    namespaces = ("tidegate-system", "monitoring")
+    return render_children(read, "ghcr.io/tidegate/sidecar:0.1.0", namespaces, route=route or final)
 
 
 def as_yaml(obj: Json) -> str:
@@ -311,8 +309,13 @@ def test_ways_past_a_router_are_open_until_nobody_needs_them() -> None:
         assert tenants.get("from") == (None if open_to_all else peers)
         assert admin["from"][1:] == peers  # it asks how much they have to do
         assert made.router is not None
-    (port,) = children(POOLS["router"]).service["spec"]["ports"]
-    assert (port["name"], port["port"], port["targetPort"]) == ("https", 8000, "http")
+    for route, name in (
+        (replace(led, tls=True), "https"),
+        (led, "http"),
+        (replace(joining, tls=True), "http"),
+    ):
+        (port,) = children(POOLS["router"], route).service["spec"]["ports"]
+        assert (port["name"], port["port"], port["targetPort"]) == (name, 8000, "http")
 
 
 def test_a_router_of_the_spec_changes_no_pod_of_an_engine() -> None:

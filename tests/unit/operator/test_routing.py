@@ -18,6 +18,7 @@ from tidegate_operator.routing import (
     is_routed,
     knows_routers,
     plan_route,
+    speaks_tls,
     with_router,
 )
 
@@ -94,6 +95,13 @@ def test_a_pod_knows_routers_by_its_volumes() -> None:
     assert knows_routers({"spec": {"volumes": [{"name": "policy"}, {"name": "identity"}]}})
     assert not knows_routers({"spec": {"volumes": [{"name": "policy"}]}})
     assert not knows_routers({"spec": {}})
+
+
+def test_clients_speak_as_the_routers_do_that_are_ready() -> None:
+    old, new = ({"spec": {"volumes": [{"name": name}]}} for name in ("policy", "tls"))
+    for wanted in (True, False):
+        assert [speaks_tls(wanted, pods) for pods in ([old, old], [new])] == [False, True]
+        assert speaks_tls(wanted, []) is speaks_tls(wanted, [old, new]) is wanted
 
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
