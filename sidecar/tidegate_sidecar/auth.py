@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.errors import ApiError
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Who asks: the tenant, and the digest of the key used (what a revocation names)."""
 
     tenant: str

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.scheduling.contracts import OutputLimits
 from tidegate_sidecar.endpoints import Endpoint, StreamKind
@@ -24,9 +24,12 @@ from tidegate_sidecar.fields import MAX_SEQUENCES
 from tidegate_sidecar.json_body import parse_object, splice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Body:
-    """A checked body and what scheduling needs to know of it."""
+    """A checked body and what scheduling needs to know of it.
+
+    Nobody changes one; frozen, each request would pay for that.
+    """
 
     raw: bytes
     members: dict[str, Any]
@@ -43,8 +46,7 @@ class Body:
     """Per sequence; None: the client named none."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputBound:
+class OutputBound(NamedTuple):
     """The most output tokens of one sequence: as charged, and as told to the engine."""
 
     tokens: int
@@ -77,12 +79,12 @@ def parse_body(endpoint: Endpoint, raw: bytes, media_domains: Container[str] = (
         raise malformed(f"'{field}' times 'n' is above {MAX_SEQUENCES} choices.", field)
     asked = asked_field(endpoint, members)
     return Body(
-        raw=raw,
-        members=members,
-        endpoint=endpoint,
-        model=model,
-        size=size,
-        stream=stream,
+        raw,
+        members,
+        endpoint,
+        model,
+        size,
+        stream,
         wants_usage=bool(options and options.get("include_usage")),
         sequences=sequences,
         asked_output_tokens=None if asked is None else members[asked],

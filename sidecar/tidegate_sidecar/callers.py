@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from aiohttp.hdrs import AUTHORIZATION
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.outcomes import Outcome
@@ -33,8 +33,7 @@ UNSIGNED_SECONDS = 60.0
 """Above what it takes until every node of a cluster knows where a Service leads now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """Who asks, and how it is known."""
 
     identity: Identity
@@ -73,10 +72,10 @@ class Callers:
 
     def identify(self, request: BaseRequest, in_force: InForce, now: float, utc: float) -> Caller:
         """Who sent the request; UNAUTHENTICATED where nobody vouches for it."""
-        shown = request.headers.getall("Authorization", ())
-        signed = request.headers.getall(IDENTITY_HEADER, ())
+        shown = request.headers.getall(AUTHORIZATION, ())
         if self.keys is None:
             return Caller(authenticate(shown, in_force.keys))
+        signed = request.headers.getall(IDENTITY_HEADER, ())
         if (shown or not signed) and not self._refuses(request, now):
             changed = self._signed_from < math.inf
             return Caller(authenticate(shown, in_force.keys), goes_elsewhere=changed)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from aiohttp.hdrs import CONTENT_TYPE
 from aiohttp.web_request import BaseRequest
+from multidict import istr
 
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.errors import ApiError, malformed
 
-PRIORITY_HEADER = "x-tidegate-priority"
-DEADLINE_HEADER = "x-tidegate-deadline-ms"
+PRIORITY_HEADER = istr("x-tidegate-priority")
+DEADLINE_HEADER = istr("x-tidegate-deadline-ms")
 MAX_OWN_PRIORITY = 1_000
 MAX_DEADLINE_MS = 86_400_000
+_JSON = "application/json"
 
 
 def own_priority(headers: Mapping[str, str]) -> int:
@@ -27,7 +30,9 @@ def own_deadline_ms(headers: Mapping[str, str]) -> int | None:
 
 def require_json(request: BaseRequest) -> None:
     """415 for a body of any other type."""
-    if request.content_type != "application/json":
+    if request.headers.get(CONTENT_TYPE) == _JSON:
+        return  # as nearly every client writes it: nothing to parse
+    if request.content_type != _JSON:
         raise ApiError(
             Outcome.MALFORMED,
             "The content type must be application/json.",

@@ -8,7 +8,7 @@ model; what it does not serve it answers itself, with 404.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -73,15 +73,15 @@ class Endpoint:
     own_members: tuple[tuple[str, bytes], ...] = ()
     """What the engine is told whatever the client says, as JSON by key."""
 
-    @property
-    def generates(self) -> bool:
-        """Whether it produces output tokens."""
-        return bool(self.output_fields)
+    generates: bool = field(init=False)
+    """Whether it produces output tokens."""
+    kind: contracts.Endpoint | None = field(init=False)
+    """What rate limits call it; None: they do not count it."""
 
-    @property
-    def kind(self) -> contracts.Endpoint | None:
-        """What rate limits call it; None: they do not count it."""
-        return contracts.Endpoint(self.name) if self.scheduled else None
+    def __post_init__(self) -> None:
+        kind = contracts.Endpoint(self.name) if self.scheduled else None
+        object.__setattr__(self, "generates", bool(self.output_fields))
+        object.__setattr__(self, "kind", kind)
 
 
 CHAT = Endpoint(

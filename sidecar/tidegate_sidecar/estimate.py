@@ -29,9 +29,9 @@ _MOST_TENANTS = 8_192
 """Beyond it the one that was seen first starts anew."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PromptSize:
-    """What of a body becomes prompt tokens."""
+    """What of a body becomes prompt tokens; nobody changes one, as with the body."""
 
     text_bytes: int = 0
     fixed_tokens: int = 0

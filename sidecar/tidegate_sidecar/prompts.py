@@ -34,9 +34,8 @@ class PromptMeasure:
         self.fixed_tokens = 0
 
     def schema(self, value: Any) -> None:
-        """JSON that the chat template puts into the prompt, where there is any."""
-        if value:
-            self.texts.append(json_text(value))
+        """JSON that the chat template puts into the prompt."""
+        self.texts.append(json_text(value))
 
     def part(self, part: Any, where: str) -> None:
         """One part of a message's content, as chat and scores have it."""
@@ -74,7 +73,8 @@ def chat_size(members: Members, domains: Container[str]) -> PromptSize:
     measure = PromptMeasure(domains)
     _measure_messages(measure, messages)
     for name in ("tools", "functions", "response_format"):
-        measure.schema(members.get(name))
+        if schema := members.get(name):
+            measure.schema(schema)
     return measure.size()
 
 
@@ -180,20 +180,21 @@ def _measure_messages(measure: PromptMeasure, messages: list[Any]) -> None:
     check_length("messages", messages, MAX_MESSAGES)
     measure.fixed_tokens += MESSAGE_OVERHEAD_TOKENS * len(messages)
     for index, message in enumerate(messages):
-        where = f"messages[{index}]"
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise malformed("Each message must be an object with a role.", where)
+            raise malformed("Each message must be an object with a role.", f"messages[{index}]")
         content = message.get("content")
         if isinstance(content, str):
             measure.texts.append(content)
         elif isinstance(content, list):
             for place, part in enumerate(content):
-                measure.part(part, f"{where}.content[{place}]")
+                measure.part(part, f"messages[{index}].content[{place}]")
         elif content is not None:
             raise malformed(
-                "A message's content must be a string or a list of parts.", f"{where}.content"
+                "A message's content must be a string or a list of parts.",
+                f"messages[{index}].content",
             )
-        measure.schema(message.get("tool_calls"))
+        if calls := message.get("tool_calls"):
+            measure.schema(calls)
 
 
 def _pairs_size(left: str, right: str, members: Members, domains: Container[str]) -> PromptSize:

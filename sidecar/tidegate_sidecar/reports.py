@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +18,7 @@ from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.latency_baseline import SLICE_SECONDS, LatencyBaseline
 from tidegate_sidecar.passage import Passage
 from tidegate_sidecar.recent_requests import Ended, RecentRequests
+from tidegate_sidecar.request_ids import request_ids
 from tidegate_sidecar.settings import Settings
 from tidegate_sidecar.tracing import Tracing
 from tidegate_sidecar.traffic_profile import TrafficProfile
@@ -40,6 +40,7 @@ class Reports:
         self._loop = loop
         self._in_force: InForce | None = None
         self._engine_group = settings.engine_group
+        self._ids = request_ids()
         target = settings.usage_records
         self.usage = None if target is None else UsageRecords(target)
         self.tracing = Tracing()
@@ -60,7 +61,7 @@ class Reports:
         """A request has come."""
         trace = self.tracing.begin(headers)
         passage = Passage(
-            secrets.token_hex(12),
+            next(self._ids),
             self._loop.time(),
             time.time(),
             trace=trace,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aiohttp import HttpVersion11, web
+from aiohttp.hdrs import CONTENT_ENCODING, EXPECT
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.outcomes import Outcome
@@ -20,7 +21,7 @@ async def read_body(request: BaseRequest, limit: int, seconds: float) -> bytes:
     on what came out of chunks and of gzip while it is read.
     """
     headers = request.headers
-    encoding = headers.get("Content-Encoding", "").strip().lower()
+    encoding = headers.get(CONTENT_ENCODING, "").strip().lower()
     if encoding not in _ENCODINGS:
         raise ApiError(
             Outcome.MALFORMED,
@@ -31,8 +32,8 @@ async def read_body(request: BaseRequest, limit: int, seconds: float) -> bytes:
     length = request.content_length
     if length is not None and length > limit:
         raise _too_large(limit)
-    if "Expect" in headers:
-        if headers["Expect"].lower() != "100-continue":
+    if EXPECT in headers:
+        if headers[EXPECT].lower() != "100-continue":
             raise ApiError(Outcome.MALFORMED, "Only 'Expect: 100-continue' is known.", status=417)
         if request.version >= HttpVersion11:  # an older client would take it for the answer
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -42,7 +42,8 @@ def responses_size(members: Members, domains: Container[str]) -> PromptSize:
         if not isinstance(tool, dict) or tool.get("type") not in _TOOLS:
             raise malformed("Only tools of type function and custom are run.", f"tools[{index}]")
         measure.schema(tool)
-    measure.schema(members.get("text"))
+    if text := members.get("text"):
+        measure.schema(text)
     return measure.size()
 
 
