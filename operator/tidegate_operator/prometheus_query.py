@@ -1,26 +1,32 @@
 """Instant queries to a pool's Prometheus: in bounded time, up to a size.
 
-What is answered is never repeated in a message: the address is a pool's owner's to set.
+Whoever asks gets what was asked for, or one reason why there is no answer (:func:`answered`); what
+is believed of an answer is said by :mod:`tidegate_operator.slo.recorded`. What is answered is never
+repeated in a message: the address is a pool's owner's to set.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
 
 import aiohttp
 
+from tidegate_operator.slo.recorded import Recorded, recorded
 from tidegate_operator.slo.rules import POOL
 
+log = logging.getLogger(__name__)
+
 Json = dict[str, Any]
+Answer = TypeVar("Answer")
 
 TIMEOUT = aiohttp.ClientTimeout(total=5.0, sock_connect=2.0)
 """Of one query; after the first that fails no other should be asked."""
 MAX_ANSWER_BYTES = 1 << 20
-FRESH_SECONDS = 180.0
-"""Rules are evaluated every minute at the latest; Prometheus itself answers with what is 5 minutes
-old."""
+ASK_SECONDS = 15.0
+"""Between questions of one kind: a scrape interval, at which answers change."""
 
 
 class NoAnswer(Exception):
@@ -33,19 +39,27 @@ def pool_selector(pool: str) -> str:
     return f'namespace="{namespace}",{POOL}="{name}"'
 
 
-def is_fresh(recorded_seconds: float, now_seconds: float) -> bool:
-    """Whether what was recorded then, since the epoch, is news; no number is none."""
-    return abs(now_seconds - recorded_seconds) <= FRESH_SECONDS
+async def answered(asking: Awaitable[Answer], pool: str) -> Answer | str:
+    """What was asked for about the pool (namespace/name), or why there is no answer; never
+    raises."""
+    try:
+        return await asking
+    except NoAnswer as error:
+        return str(error)
+    except Exception:
+        log.exception("asking the Prometheus of pool %s failed", pool)
+        return "Prometheus could not be asked"
 
 
-def by_objective(vector: Sequence[Json]) -> Mapping[tuple[str, str], float]:
-    """The values of an instant vector by (tier, objective)."""
-    found = {}
-    for sample in vector:
-        labels = sample["metric"]
-        key = labels.get("tier", ""), labels.get("objective", "")
-        found[key] = float(sample["value"][1])
-    return found
+async def ask_recorded(
+    session: aiohttp.ClientSession, address: str, pool: str, names: Sequence[str], asked_at: float
+) -> Recorded:
+    """What the rules of the pool recorded under these names; ``asked_at`` is the present, since the
+    epoch. :class:`NoAnswer` where one of the queries has none."""
+    series = [f"{name}{{{pool_selector(pool)}}}" for name in names]
+    vectors = [await query(session, address, asked) for asked in series]
+    times = await query(session, address, f"timestamp({series[0]})")
+    return recorded(vectors, times, asked_at)
 
 
 async def query(session: aiohttp.ClientSession, address: str, asked: str) -> list[Json]:

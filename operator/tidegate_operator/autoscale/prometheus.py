@@ -3,13 +3,11 @@
 Theory of operation. A few instant queries: the error ratios of the pool's own recording rules over
 five minutes and an hour, when the former were last recorded, and the pool's alerts that fire. That
 no alert fires is news only where the rules are evaluated on data, so all of it rests on the ratios:
-every objective in force must have both, recorded lately, and a number. Anything else is the reason
-why nothing is known.
+where those of one objective in force are not known, nothing is.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +16,8 @@ import aiohttp
 
 from tidegate.scheduling.contracts import TierPolicy
 from tidegate_operator.autoscale.signals import LAG_SECONDS, Alert, Burn
-from tidegate_operator.prometheus_query import (
-    NoAnswer,
-    by_objective,
-    is_fresh,
-    pool_selector,
-    query,
-)
+from tidegate_operator.prometheus_query import answered, ask_recorded, pool_selector, query
+from tidegate_operator.slo.recorded import Recorded
 from tidegate_operator.slo.rules import BASELINE_ALERT, BUDGET_ALERT
 from tidegate_operator.slo.windows import Severity
 
@@ -56,49 +49,31 @@ async def ask(
 ) -> Told:
     """Ask the Prometheus at this base URL about a pool (namespace/name); never raises for what it
     does or does not answer. ``now_seconds`` is the present, since the epoch."""
-    selector = pool_selector(pool)
+    found = await answered(_ask(session, address, pool, now_seconds), pool)
+    return Told(found, found) if isinstance(found, str) else interpret(*found, tiers)
+
+
+async def _ask(
+    session: aiohttp.ClientSession, address: str, pool: str, now_seconds: float
+) -> tuple[Recorded, Sequence[Json]]:
+    ratios = await ask_recorded(session, address, pool, (_SHORT, _LONG), now_seconds)
     alerts = f'alertstate="firing",alertname=~"{BUDGET_ALERT}|{BASELINE_ALERT}"'
-    queries = (
-        f"{_SHORT}{{{selector}}}",
-        f"{_LONG}{{{selector}}}",
-        f"timestamp({_SHORT}{{{selector}}})",
-        f"ALERTS{{{alerts},{selector}}}",
-    )
-    try:
-        answers = [await query(session, address, asked) for asked in queries]
-    except NoAnswer as error:
-        return Told(str(error), str(error))
-    return interpret(*answers, tiers=tiers, now_seconds=now_seconds)
+    return ratios, await query(session, address, f"ALERTS{{{alerts},{pool_selector(pool)}}}")
 
 
-def interpret(
-    short: Sequence[Json],
-    long: Sequence[Json],
-    recorded: Sequence[Json],
-    firing: Sequence[Json],
-    *,
-    tiers: Sequence[TierPolicy],
-    now_seconds: float,
-) -> Told:
-    """What the four answers, each an instant vector, amount to."""
-    series = [by_objective(vector) for vector in (short, long, recorded)]
+def interpret(ratios: Recorded, firing: Sequence[Json], tiers: Sequence[TierPolicy]) -> Told:
+    """What the error ratios over both windows and the alerts that fire, an instant vector, amount
+    to."""
     burns = []
     for tier in tiers:
         for objective in tier.slo_objectives:
             key = tier.name, str(objective.metric)
-            what = f"{key[1]} of tier {key[0]}"
-            if any(key not in found for found in series):
-                why = f"Prometheus has no series for {what}: it needs the pool's rules and metrics"
-                return Told(why, why)
-            ratios = [series[0][key], series[1][key]]
-            if not all(map(math.isfinite, ratios)):
-                why = f"Prometheus has no number for {what}"
-                return Told(why, why)
-            if not is_fresh(series[2][key], now_seconds):
-                why = f"what Prometheus has for {what} is too old"
-                return Told(why, why)
+            found = ratios.of(key)
+            if isinstance(found, str):
+                return Told(found, found)
             budget = max(1e-9, 1 - objective.ratio_percent / 100)
-            burns.append(Burn(*key, ratios[0] / budget, ratios[1] / budget))
+            short, long = (ratio / budget for ratio in found)
+            burns.append(Burn(*key, short, long))
     if not burns:
         why = "no tier is promised anything"
         return Told(why, why)

@@ -21,11 +21,9 @@ from tidegate_operator.autoscale import prometheus
 from tidegate_operator.autoscale.pool_scaler import GroupNow, PoolScaler
 from tidegate_operator.autoscale.prometheus import Told
 from tidegate_operator.autoscale.status import steps_by_group
+from tidegate_operator.prometheus_query import ASK_SECONDS
 
 log = logging.getLogger(__name__)
-
-ASK_SECONDS = 15.0
-"""Between questions to a Prometheus: a scrape interval, at which its answers change."""
 
 
 class PoolAutoscaler:

@@ -19,12 +19,8 @@ from tidegate.scheduling.contracts import SloObjective, TierPolicy
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.api.figures import LOWEST_BUDGET_PERCENT, Measured
 from tidegate_operator.findings import Finding, joined
+from tidegate_operator.slo.recorded import Key, Recorded
 from tidegate_operator.slo.windows import promql_duration
-
-Key = tuple[str, str]
-"""Tier and metric."""
-Budgets = Mapping[Key, float | str]
-"""What is left of each error budget, 1: all of it; text: why it is not known."""
 
 _DIGITS = 1_000
 
@@ -86,18 +82,18 @@ def promises_of(
     pool: str,
     tiers: Sequence[TierPolicy],
     counts: Mapping[Key, tuple[int, int]],
-    budgets: Budgets | str | None,
+    budgets: Recorded | str | None,
 ) -> tuple[Promise, ...]:
     """Every promise of a pool. ``counts``: requests that count and those that kept it, since the
-    sidecars started; ``budgets``: what a Prometheus told, or why it does not; None: none is named.
-    """
+    sidecars started; ``budgets``: what a Prometheus has of what is left of each, 1: all of it, or
+    why nothing; None: none is named."""
     found = []
     for tier in tiers:
         for objective in tier.slo_objectives:
             key = tier.name, str(objective.metric)
-            left = budgets.get(key, _NOT_TOLD) if isinstance(budgets, Mapping) else budgets
-            if isinstance(left, float):
-                broken = (1 - left) * (100 - objective.ratio_percent)
+            left = budgets.of(key) if isinstance(budgets, Recorded) else budgets
+            if isinstance(left, tuple):
+                broken = (1 - left[0]) * (100 - objective.ratio_percent)
                 attained = round(min(100.0, max(0.0, 100 - broken)), 9)
                 found.append(Promise(pool, tier.name, objective, attained, Measured.WINDOW))
                 continue
@@ -105,9 +101,6 @@ def promises_of(
             since_start = 100 * kept / requests if requests > 0 else None
             found.append(Promise(pool, tier.name, objective, since_start, silent=left))
     return tuple(found)
-
-
-_NOT_TOLD = "Prometheus has no budget of it: it needs the pool's rules and metrics"
 
 
 def kept(promises: Sequence[Promise] | None) -> frozenset[tuple[str, tuple[bool | None, ...]]]:

@@ -25,6 +25,7 @@ from tidegate_operator.autoscale.signals import Burn
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.slo import budget_reader, rule_groups
 from tidegate_operator.slo.promises import promises_of
+from tidegate_operator.slo.recorded import Recorded
 from tidegate_operator.slo.rules import BUDGET_ALERT
 
 from tidegate.scheduling.contracts import SloMetric, SloObjective, TierPolicy
@@ -83,16 +84,18 @@ async def test_burn_rates_and_alerts_as_a_real_prometheus_has_them(
 async def a_budget_is_overspent(session: aiohttp.ClientSession, prometheus: Prometheus) -> None:
     """As a pool's status and its condition SLOMet have it."""
 
-    async def left() -> budget_reader.Budgets | None:
+    async def left() -> Recorded | None:
         found = await budget_reader.ask(session, prometheus.address, POOL)
-        return found if not isinstance(found, str) and found else None
+        return found if isinstance(found, Recorded) and found.recorded_at else None
 
     budgets = await until_true(left, "a recorded budget")
     (promise,) = promises_of(POOL, TIERS, {}, budgets)
     assert (promise.met, promise.measured) == (False, Measured.WINDOW)
     assert promise.budget_left_percent is not None
     assert promise.budget_left_percent < 0
-    assert await budget_reader.ask(session, prometheus.address, "team-a/other") == {}
+    other = await budget_reader.ask(session, prometheus.address, "team-a/other")
+    assert isinstance(other, Recorded)
+    assert not other.recorded_at
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tidegate_operator.autoscale.pool_scaler import GroupNow, PoolScaler
 from tidegate_operator.autoscale.prometheus import Told, interpret
 from tidegate_operator.autoscale.signals import Alert, Burn
 from tidegate_operator.figures import Reading
+from tidegate_operator.slo.recorded import recorded
 from tidegate_operator.slo.rules import BUDGET_ALERT
 
 from tidegate.scheduling.contracts import (
@@ -188,16 +189,10 @@ def told(
 ) -> Told:
     """Of one objective; ``at``: when it was recorded, None: never."""
     name = ("paid", "TimeToFirstToken")
-    recorded = vector((*name, at)) if at is not None else []
+    times = vector((*name, at)) if at is not None else []
     alerts = [{"metric": firing, "value": [1000.0, "1"]}] if firing else []
-    return interpret(
-        vector((*name, short)) if at is not None else [],
-        vector((*name, long)) if at is not None else [],
-        recorded,
-        alerts,
-        tiers=[PAID, FREE],
-        now_seconds=1000.0,
-    )
+    ratios = [vector((*name, ratio)) if at is not None else [] for ratio in (short, long)]
+    return interpret(recorded(ratios, times, 1000.0), alerts, [PAID, FREE])
 
 
 def test_ratios_become_burn_rates_of_the_objective_in_force() -> None:
@@ -229,7 +224,7 @@ def test_alerts_say_for_how_long_they_look_back() -> None:
         (told(at=1000.0 - 3600), "is too old"),
         (told(at=1000.0 + 3600), "is too old"),
         (told(at=float("nan")), "is too old"),
-        (interpret([], [], [], [], tiers=[FREE], now_seconds=0.0), "no tier is promised anything"),
+        (interpret(recorded([], [], 0.0), [], [FREE]), "no tier is promised anything"),
     ],
     ids=["empty", "NaN", "infinite", "an hour stale", "a clock ahead", "no time", "no promise"],
 )

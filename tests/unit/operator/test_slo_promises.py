@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tidegate_operator.api.conditions import ConditionStatus, Reason
 from tidegate_operator.api.figures import LOWEST_BUDGET_PERCENT, Measured
-from tidegate_operator.slo.budget_reader import interpret
 from tidegate_operator.slo.promises import Promise, kept, promises_of, slo_finding, worst
+from tidegate_operator.slo.recorded import FRESH_SECONDS, Recorded, recorded
 from tidegate_operator.slo.slo_met import SloMet
 
 from tidegate.scheduling.contracts import SloMetric, SloObjective, TierPolicy
@@ -20,8 +20,16 @@ T0_FIRST, T0_END = ("t0", "TimeToFirstToken"), ("t0", "EndToEnd")
 RUNBOOKS = "https://example.com/runbooks/"
 
 
-def told(counts: dict[Any, tuple[int, int]], budgets: Any = None) -> tuple[Promise, ...]:
+def told(
+    counts: dict[Any, tuple[int, int]], budgets: Recorded | str | None = None
+) -> tuple[Promise, ...]:
     return promises_of("acme/chat", TIERS, counts, budgets)
+
+
+def left(budgets: dict[Any, float], *, old: Any = None) -> Recorded:
+    """What a Prometheus has; of the objective ``old`` it is too old."""
+    times = dict.fromkeys(budgets, 1000.0) | {old: 999.0 - FRESH_SECONDS}
+    return Recorded([budgets], times, 1000.0)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +54,13 @@ def test_without_a_prometheus_the_sidecars_counters_tell(
 
 
 @pytest.mark.parametrize(
-    ("left", "attained"), [(1.0, "100"), (0.8, "99.9"), (0.0, "99.5"), (-1.0, "99")]
+    ("budget", "attained"), [(1.0, "100"), (0.8, "99.9"), (0.0, "99.5"), (-1.0, "99")]
 )
-def test_a_prometheus_tells_over_the_objectives_window(left: float, attained: str) -> None:
-    promise, other = told({T0_FIRST: (10, 0)}, {T0_FIRST: left, T0_END: 0.5})
+def test_a_prometheus_tells_over_the_objectives_window(budget: float, attained: str) -> None:
+    promise, other = told({T0_FIRST: (10, 0)}, left({T0_FIRST: budget, T0_END: 0.5}))
     assert (promise.attained, promise.measured) == (attained, Measured.WINDOW)
-    assert promise.budget_left_percent == round(100 * left)
-    assert promise.met is (left >= 0)
+    assert promise.budget_left_percent == round(100 * budget)
+    assert promise.met is (budget >= 0)
     assert other.met
 
 
@@ -76,7 +84,7 @@ def test_a_missed_objective_is_named_with_what_was_promised_and_where_to_look() 
         "promised; `tidegate top` shows who waits and is refused, `tidegate explain "
         "NAMESPACE/TENANT` why; https://example.com/runbooks/error-budget-burn.md"
     )
-    in_window = told({}, {T0_FIRST: -2.0, T0_END: 1.0})
+    in_window = told({}, left({T0_FIRST: -2.0, T0_END: 1.0}))
     told_of_tier = condition(in_window, of_tier=True)[2]
     assert told_of_tier.startswith(
         "TimeToFirstToken in pool acme/chat: 98.5 percent within 2 s over 30d, 99.5 are promised"
@@ -93,9 +101,9 @@ def test_without_data_nobody_can_say() -> None:
         "acme/chat: Prometheus does not answer (OSError)",
     )
     # What nobody can say of one objective does not hide that another is missed.
-    budgets = {T0_FIRST: "what Prometheus has for it is too old", T0_END: -1.0}
+    budgets = left({T0_FIRST: 0.5, T0_END: -1.0}, old=T0_FIRST)
     assert condition(told({}, budgets))[0] is ConditionStatus.FALSE
-    assert condition(told({}, {}))[1] is Reason.PROMETHEUS_UNAVAILABLE
+    assert condition(told({}, left({})))[1] is Reason.PROMETHEUS_UNAVAILABLE
 
 
 def test_figures_go_on_since_the_start_where_prometheus_is_silent() -> None:
@@ -125,7 +133,7 @@ def test_the_worst_is_that_with_the_least_budget_left_of_those_that_tell() -> No
     assert kept([good]) != kept([bad])
 
 
-def test_budgets_are_believed_while_they_are_fresh_numbers() -> None:
+def test_what_is_recorded_is_believed_while_it_is_whole_fresh_and_a_number() -> None:
     def vector(**values: float) -> list[dict[str, Any]]:
         return [
             {"metric": {"tier": name, "objective": "EndToEnd"}, "value": [0, value]}
@@ -133,15 +141,19 @@ def test_budgets_are_believed_while_they_are_fresh_numbers() -> None:
         ]
 
     nan = float("nan")
-    left = vector(fresh=0.25, old=0.5, never=0.5, when=0.5, odd=nan)
-    found = interpret(left, vector(fresh=900.0, old=700.0, when=nan, odd=999.0), 1000.0)
-    assert found == {
-        ("fresh", "EndToEnd"): 0.25,
-        ("old", "EndToEnd"): "what Prometheus has for it is too old",
-        ("never", "EndToEnd"): "what Prometheus has for it is too old",
-        ("when", "EndToEnd"): "what Prometheus has for it is too old",
-        ("odd", "EndToEnd"): "Prometheus has no number for it",
-    }
+    one = vector(fresh=0.25, old=0.5, never=0.5, when=0.5, odd=nan, part=0.5)
+    other = vector(fresh=0.75, old=0.5, never=0.5, when=0.5, odd=0.5)
+    times = vector(fresh=900.0, old=700.0, when=nan, odd=999.0, part=999.0)
+    found = recorded([one, other], times, 1000.0)
+    assert found.of(("fresh", "EndToEnd")) == (0.25, 0.75)
+    for tier, why in {
+        "old": "what Prometheus has for EndToEnd of tier old is too old",
+        "when": "what Prometheus has for EndToEnd of tier when is too old",
+        "odd": "Prometheus has no number for EndToEnd of tier odd",
+        **{tier: f"Prometheus has no series for EndToEnd of tier {tier}: it needs the pool's rules "
+           "and metrics" for tier in ("never", "part", "none")},
+    }.items():  # fmt: skip
+        assert found.of((tier, "EndToEnd")) == why
 
 
 def test_a_condition_turns_at_once_and_counts_at_its_pace() -> None:
