@@ -31,10 +31,11 @@ from tidegate.cli.existing_cluster import (
 from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries, find_binaries
 from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.deploy import Kubectl, deploy, find_source
+from tidegate.local_cluster.errors import LocalClusterError
 from tidegate.local_cluster.kubelet.images import load as load_images
 from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
 from tidegate.local_cluster.preflight import missing_for_cluster
-from tidegate.local_cluster.status import cluster_status
+from tidegate.local_cluster.status import cluster_status, not_ready
 
 _console = Console(stderr=True, highlight=False)
 _PARTS = {"operator": "kopf", "sidecar": "httptools", "simulator": "matplotlib"}
@@ -85,7 +86,8 @@ def up(
             else:
                 _start(cluster, options)
             if not bare:
-                _deploy(cluster.kubectl, wait)
+                with _blamed_on_pods(cluster):
+                    _deploy(cluster.kubectl, wait)
         if bare:
             typer.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
         else:
@@ -287,6 +289,16 @@ def _removed_when_interrupted(cluster: LocalCluster) -> Iterator[None]:
 def _deploy(run: Kubectl, wait_seconds: float) -> None:
     with _console.status("applying") as line:
         deploy(run, find_source(), _announce(line.update), wait_seconds=wait_seconds)
+
+
+@contextmanager
+def _blamed_on_pods(cluster: LocalCluster) -> Iterator[None]:
+    """What failed in it is told with what the pods that are not ready said last."""
+    try:
+        yield
+    except LocalClusterError as error:
+        lines = [str(error), *(f"  {line}" for line in not_ready(cluster))]
+        raise LocalClusterError("\n".join(lines)) from None
 
 
 def _announce(update: Callable[[str], None]) -> Callable[[str], None]:

@@ -13,7 +13,7 @@ import uvloop
 from tidegate_sidecar.flags import SettingsError
 from tidegate_sidecar.logs import LogFormat, configure
 
-from tidegate.cli.errors import CommandError
+from tidegate.cli.errors import CommandError, os_error_text
 from tidegate.scheduling.contracts import ContractError
 
 PolicyOption = Annotated[Path, typer.Option(help="policy.json, or a folder of its shards.")]
@@ -30,8 +30,10 @@ def judged() -> Iterator[None]:
     """What is wrong with files and settings that are read in it is a CommandError."""
     try:
         yield
-    except (ContractError, OSError, SettingsError) as error:
+    except (ContractError, SettingsError) as error:
         raise CommandError(str(error), 2) from None
+    except OSError as error:
+        raise CommandError(os_error_text(error), 2) from None
 
 
 def run(serving: Coroutine[None, None, None], host: str, port: int, admin_port: int) -> None:
@@ -43,7 +45,7 @@ def run(serving: Coroutine[None, None, None], host: str, port: int, admin_port: 
         raise CommandError(str(error), 2) from None
     except OSError as error:
         if error.filename is not None:
-            raise CommandError(str(error), 2) from None
+            raise CommandError(os_error_text(error), 2) from None
         raise CommandError(
             f"cannot listen on {host}:{port} or 127.0.0.1:{admin_port}: {error}"
         ) from None

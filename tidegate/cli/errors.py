@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 
+def os_error_text(error: OSError) -> str:
+    """In words for a person: what, and why."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
 class CommandError(Exception):
     """Printed as one line on stderr; the process exits with ``exit_code``.
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.errors import CommandError
+from tidegate.cli.errors import CommandError, os_error_text
 from tidegate.local_cluster.binaries import Binaries, find_binaries
 from tidegate.local_cluster.cluster import LocalCluster
 from tidegate.local_cluster.errors import LocalClusterError
@@ -34,8 +34,7 @@ def told() -> Iterator[None]:
         program = Path(error.cmd[0]).name
         raise CommandError(f"{program} gave no answer within {error.timeout:.0f} s") from error
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise CommandError(f"{where}{error.strerror or error}") from error
+        raise CommandError(os_error_text(error)) from error
 
 
 def find_cluster(name: str) -> LocalCluster | None:

@@ -163,20 +163,26 @@ def _newest_refusals(pools: Iterable[Json]) -> dict[str, tuple[int, str]]:
 
 
 def _remarks(pool: Json) -> list[str]:
-    """The messages of conditions that a person should see: what is not well, and warnings."""
-    remarks = []
+    """The messages of conditions that a person should see: what is not well, and warnings; each
+    thing once, for Ready sums up others."""
+    said: list[tuple[str, str]] = []
     for condition in (pool.get("status") or {}).get("conditions") or ():
-        kind, status = condition["type"], condition["status"]
+        kind, status, message = condition["type"], condition["status"], condition["message"]
         wanted = {"Progressing": "False"}.get(kind, "True")
         if kind in ("Accepted", "ResolvedRefs", "Available", "Ready", "PolicyApplied", "SLOMet"):
             if status != wanted:
-                remarks.append(f"{kind} {condition['reason']}: {condition['message']}")
+                said.append((f"{kind} {condition['reason']}: ", message))
         elif kind == "Progressing":
             if status != wanted:
-                remarks.append(condition["message"])
+                said.append(("", message))
         else:
-            remarks.append(f"{kind}: {condition['message']}")
-    return remarks
+            said.append((f"{kind}: ", message))
+    return [
+        prefix + message
+        for number, (prefix, message) in enumerate(said)
+        if not any(message == before for _, before in said[:number])
+        and not any(message in other and message != other for _, other in said)
+    ]
 
 
 def _is_well(obj: Json) -> bool:

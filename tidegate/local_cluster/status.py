@@ -44,6 +44,28 @@ def cluster_status(cluster: LocalCluster) -> dict[str, Any]:
     }
 
 
+def not_ready(cluster: LocalCluster) -> list[str]:
+    """Each container that is not ready, why, and the last that it said; pods without containers
+    too. Nothing where the API server gives no answer."""
+    try:
+        pods = _list(cluster, "pods")
+    except _NoAnswerError:
+        return []
+    lines = []
+    for pod in pods:
+        if "deletionTimestamp" in pod["metadata"] or _is_ready(pod):
+            continue
+        name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        containers = [c for c in _container_statuses(pod) if not c["ready"] and not _is_done(c)]
+        if not containers:
+            lines.append(f"{name}: {_why_unscheduled(pod['status']) or 'not ready'}")
+        for item in containers:
+            said = _said(cluster, pod, item["name"], 1)
+            why = _why(item) or "not ready"
+            lines.append(f"{name}/{item['name']}: {why}" + (f": {said}" if said else ""))
+    return lines
+
+
 class _NoAnswerError(Exception):
     """The last line of what kubectl said."""
 
@@ -109,11 +131,11 @@ def _why(container: dict[str, Any]) -> str:
 
 def _failures(cluster: LocalCluster, pod: dict[str, Any]) -> list[dict[str, Any]]:
     """Containers that wait after an error, or ended with one."""
-    metadata, status = pod["metadata"], pod.get("status", {})
+    metadata = pod["metadata"]
     if "deletionTimestamp" in metadata:
         return []  # it ends because it was told to
     entries = []
-    for item in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+    for item in _container_statuses(pod):
         ended = item["state"].get("terminated", {})
         waiting = item["state"].get("waiting", {})
         if waiting.get("reason") in (
@@ -123,14 +145,34 @@ def _failures(cluster: LocalCluster, pod: dict[str, Any]) -> list[dict[str, Any]
         ) and not ended.get("exitCode"):
             continue
         why = waiting.get("message") or waiting.get("reason") or f"exit code {ended['exitCode']}"
-        said = cluster.kubectl(
-            "logs",
-            f"--namespace={metadata['namespace']}",
-            f"--container={item['name']}",
-            f"--tail={_TAIL_LINES}",
-            metadata["name"],
-        )
         what = f"{metadata['namespace']}/{metadata['name']}/{item['name']}"
-        log = said.stdout.strip() if said.returncode == 0 else ""
+        log = _said(cluster, pod, item["name"], _TAIL_LINES)
         entries.append({"what": what, "why": why, "log": log})
     return entries
+
+
+def _container_statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    status = pod.get("status", {})
+    return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _is_done(container: dict[str, Any]) -> bool:
+    """An init container, or one of a job, that did what it was there for."""
+    return bool(container["state"].get("terminated", {}).get("exitCode") == 0)
+
+
+def _said(cluster: LocalCluster, pod: dict[str, Any], container: str, lines: int) -> str:
+    """The end of a container's log; empty where there is none."""
+    said = cluster.kubectl(
+        "logs",
+        f"--namespace={pod['metadata']['namespace']}",
+        f"--container={container}",
+        f"--tail={lines}",
+        pod["metadata"]["name"],
+    )
+    return said.stdout.strip() if said.returncode == 0 else ""

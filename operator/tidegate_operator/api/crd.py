@@ -60,10 +60,12 @@ def _condition(kind: str, field: str) -> str:
     return f'.status.conditions[?(@.type=="{kind}")].{field}'
 
 
-_READY = Column("Ready", _condition("Ready", "status"))
+_READY = (
+    Column("Ready", _condition("Ready", "status")),
+    Column("Reason", _condition("Ready", "reason")),
+)
 _TAIL = (
     Column("Age", ".metadata.creationTimestamp", "date"),
-    Column("Reason", _condition("Ready", "reason"), wide=True),
     Column("Message", _condition("Ready", "message"), wide=True),
 )
 _QUEUED = Column("Queued", ".status.queued", "integer")
@@ -85,7 +87,7 @@ KINDS: Mapping[str, Kind] = {
             short_name="ttier",
             scope="Cluster",
             columns=(
-                _READY,
+                *_READY,
                 Column("Priority", ".spec.priority", "integer"),
                 Column("Reserved-%", ".spec.reservedPercent", "integer"),
                 Column("Tenants", ".status.tenants", "integer"),
@@ -103,7 +105,7 @@ KINDS: Mapping[str, Kind] = {
             short_name="tgt",
             scope="Namespaced",
             columns=(
-                _READY,
+                *_READY,
                 Column("Tier", ".spec.tierRef.name"),
                 Column("Weight", ".spec.weight", "integer"),
                 Column("Stop", ".spec.stop", wide=True),
@@ -122,7 +124,7 @@ KINDS: Mapping[str, Kind] = {
             short_name="spool",
             scope="Namespaced",
             columns=(
-                _READY,
+                *_READY,
                 Column("Desired", ".status.desiredReplicas", "integer"),
                 Column("Serving", ".status.readyReplicas", "integer"),
                 Column("Model", ".spec.model.name"),

@@ -92,6 +92,18 @@ def test_the_pool_that_is_not_well_comes_first_and_says_why() -> None:
     assert ill[:5] == ["b/code", "False", "0/1", "-", "-"]
     assert ill[5] == "Ready PodsFailing: pod code-0: no image; GPUMismatch: 1 idles"
     assert well == ["a/chat", "True", "2/2", "7", "12", "nothing"]
+    refused, absent = "spec.tiers: no such tier", "secret: there is no Secret x"
+    conditions = [
+        condition("Accepted", "False", "Invalid", refused),
+        condition("ResolvedRefs", "False", "SecretNotFound", absent),
+        condition("Available", "False", "RouterNotReady", "0 of 2 router pods serve"),
+        condition("Routed", "False", "RouterNotReady", "0 of 2 router pods serve"),
+        condition("Ready", "False", "Invalid", f"{refused}; {absent}"),
+    ]
+    (row,) = rows(pool_table([ILL | {"status": {"conditions": conditions}}]))
+    assert row[5] == (
+        f"Available RouterNotReady: 0 of 2 router pods serve; Ready Invalid: {refused}; {absent}"
+    )
 
 
 def test_the_tier_that_waits_longest_comes_first() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tidegate.cli.cluster_output import next_steps, print_status
 from tidegate.local_cluster.cluster import LocalCluster
 from tidegate.local_cluster.control_plane import ComponentState
-from tidegate.local_cluster.status import cluster_status
+from tidegate.local_cluster.status import cluster_status, not_ready
 
 UNSCHEDULABLE = {
     "metadata": {"namespace": "n", "name": "waits"},
@@ -49,6 +49,8 @@ class Cluster:
     def kubectl(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         if self._pods is None:
             return subprocess.CompletedProcess(arguments, 1, "", "first\nit is away\n")
+        if "logs" in arguments:
+            return subprocess.CompletedProcess(arguments, 0, f"{arguments[-1]} said this\n", "")
         items = self._pods if "pods" in arguments else []
         return subprocess.CompletedProcess(arguments, 0, json.dumps({"items": items}), "")
 
@@ -97,6 +99,24 @@ def test_a_pod_that_ends_as_it_was_told_did_not_fail() -> None:
 def test_a_pod_that_no_node_takes_says_so() -> None:
     (row,) = status(dict(ALL), [UNSCHEDULABLE])["pods"]
     assert (row["ready"], row["reason"]) == ("0/1", "Unschedulable")
+
+
+def test_pods_that_are_not_ready_are_named_with_what_they_said_last() -> None:
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    fine = pod("fine", {"running": {}})
+    fine["status"] |= {"conditions": [{"type": "Ready", "status": "True"}]}
+    done = pod("done", {"running": {}})
+    done["status"]["initContainerStatuses"] = [
+        {"name": "init", "ready": False, "state": {"terminated": {"exitCode": 0}}}
+    ]
+    going = pod("going", waits, deletionTimestamp="2026-01-01T00:00:00Z")
+    pods = [UNSCHEDULABLE, pod("broken", waits), fine, done, going]
+    assert not_ready(cast(LocalCluster, Cluster(dict(ALL), pods))) == [
+        "n/waits: Unschedulable",
+        "n/broken/c: CrashLoopBackOff: broken said this",
+        "n/done/c: not ready: done said this",
+    ]
+    assert not_ready(cast(LocalCluster, Cluster(dict(ALL), None))) == []
 
 
 def test_what_a_container_said_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
