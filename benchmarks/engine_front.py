@@ -6,12 +6,11 @@ a tier's gate is open, tell steps, starts, progress and ends.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from tidegate.scheduling.contracts import Policy, decode
-from tidegate.scheduling.gate import Gate
+from tidegate.scheduling.gates import Gates
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.scheduler import Scheduler
 
@@ -30,9 +29,8 @@ class Front:
     def __init__(self, policy: dict[str, Any]) -> None:
         read = decode(Policy, policy)
         self._scheduler = Scheduler(read, 0.0)
-        self._gates = {tier.name: Gate(read.engine, 0.0) for tier in read.tiers}
-        self._queued: Counter[str] = Counter()
-        self._tier_of: dict[str, str] = {}
+        self._gates = Gates(read, 0.0, by_tier=True)
+        self._requests: dict[str, Request] = {}
         self._started: set[str] = set()
 
     def submit(self, name: str, asked: Asked, now: float) -> None:
@@ -40,37 +38,33 @@ class Front:
         request = Request(name, asked.tier, asked.prompt_tokens, asked.output_tokens)
         refused = self._scheduler.submit(request, now)
         assert refused is None, refused
-        self._tier_of[name] = asked.tier
-        self._queued[asked.tier] += 1
+        self._requests[name] = request
+        self._gates.arrived(request, now)
 
     def dispatch(self, now: float) -> Iterator[tuple[str, int, int]]:
         """Those that go now: name, sequence number, output to expect."""
         while self._scheduler.has_work():
-            closed = [tier for tier, gate in self._gates.items() if not gate.is_open()]
-            if len(closed) == len(self._gates):
-                return
-            request = self._scheduler.next(now, closed)
+            closed = self._gates.closed(now)
+            request = None if closed is None else self._scheduler.next(now, closed)
             if request is None:
                 return
-            tier = self._tier_of[request.id]
-            self._queued[tier] -= 1
-            self._gates[tier].dispatched(request.id, 1, request.prompt_tokens, now)
+            self._gates.dispatched(request, now)
             assert request.sequence is not None
             yield request.id, request.sequence, request.expected_output_tokens
 
     def stepped(self, seconds: float, now: float) -> None:
         """The engine ended a step."""
-        for tier, gate in self._gates.items():
-            gate.step(now, self._queued[tier] > 0)
+        queued = {tier.name: tier.queued for tier in self._scheduler.tier_snapshots()}
+        self._gates.step(now, queued)
 
     def progressed(self, name: str, tokens: int, now: float) -> None:
         """Tokens of a request came."""
         if name not in self._started:
             self._started.add(name)
-            self._gates[self._tier_of[name]].started(name, now)
+            self._gates.started(self._requests[name], now)
         self._scheduler.progress(name, tokens, now)
 
     def ended(self, name: str, prompt_tokens: int, output_tokens: int, now: float) -> None:
         """It has ended."""
-        self._gates[self._tier_of[name]].ended(name, now)
+        self._gates.ended(self._requests.pop(name), now)
         self._scheduler.finish(name, Usage(prompt_tokens, output_tokens), now)

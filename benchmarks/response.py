@@ -7,7 +7,7 @@ will cost, over that under start-time fair queueing, which knows; before the sam
 generalised processor sharing stands beside: an ideal without steps, batches or seats.
 
 `vft_skew` is (actual - estimated) / estimated, from the dispatch; over 0.30 a request is flagged.
-Azure's conversation trace of 2023 ($TIDEGATE_TRACES/azure2023) on the same node, engine-timed.
+Azure's conversation trace of 2023 ($TIDEGATE_TRACES/azure2023) on the same node.
 """
 
 from __future__ import annotations
@@ -82,8 +82,7 @@ def fair(unit: FairnessUnit, work: Workload) -> System:
         for tier in policy.tiers
     )
     system = one_engine(Scheduling.SIDECAR, replace(policy, tiers=tiers, kv_pools=()))
-    timed = unit is FairnessUnit.ENGINE_TIME
-    return System(f"Tidegate, {unit}", (replace(system.groups[0], timed=timed),))
+    return System(f"Tidegate, {unit}", system.groups)
 
 
 def ideal(work: Workload) -> System:
@@ -91,10 +90,9 @@ def ideal(work: Workload) -> System:
     return one_engine(Scheduling.TRUE_SFQ, node_policy(work))
 
 
-def timed(work: Workload) -> System:
-    """Ours with the plug-in, engine-timed: it forecasts."""
-    system = one_engine(Scheduling.TIDEGATE, node_policy(work))
-    return System("Tidegate, timed", (replace(system.groups[0], timed=True),))
+def forecasting(work: Workload) -> System:
+    """Ours with the plug-in."""
+    return one_engine(Scheduling.TIDEGATE, node_policy(work))
 
 
 def responses(result: SimulationResult) -> dict[str, float]:
@@ -149,7 +147,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
     why = ""
     try:
         azure(SEED).clients[0].arrivals().__next__()
-        runs.append(Run(AZURE, azure, timed, SEED, share * AZURE_SECONDS, 60.0))
+        runs.append(Run(AZURE, azure, forecasting, SEED, share * AZURE_SECONDS, 60.0))
     except TraceError as error:
         why = str(error)
     if arguments.sensitivity:

@@ -198,6 +198,43 @@ def test_the_plug_in_takes_what_was_lent_and_the_victims_go_on() -> None:
     assert max(record.ttft_seconds for record in result.measured("high")) < 1.5
 
 
+def test_without_the_plug_in_who_has_shown_nothing_makes_way_and_comes_back() -> None:
+    workload = flood(*(1.5 + 0.01 * number for number in range(6)))
+    system = small_engine(Scheduling.SIDECAR, two_tiers())
+    result = simulate(system, workload, seed=1, duration_seconds=120.0, max_output_tokens=100)
+    victims = [record for record in result.records if record.preemptions]
+    assert {record.tier for record in victims} == {"low"}
+    assert {record.outcome for record in result.records} == {Outcome.COMPLETED}
+    assert sum(record.preemptions for record in victims) == result.engines.preemptions
+    assert sum(r.recomputed_tokens for r in victims) == result.engines.recomputed_tokens > 0
+    assert all(record.output_tokens == 80 for record in result.records)
+
+
+@pytest.mark.parametrize("reserved_percent", [0, 50])
+def test_without_the_plug_in_seats_stay_free_for_who_has_a_reservation(
+    reserved_percent: int,
+) -> None:
+    arrivals = at_times(*(0.5 + 0.4 * number for number in range(20)))
+    high = OpenClient("h", "high", ("h",), arrivals, constant(20), constant(20), 1)
+    low = ClosedClient("l", "low", ("l1", "l2"), 40, constant(20), constant(200), 1)
+    policy = replace(two_tiers(reserved_percent=reserved_percent), kv_pools=())
+    result = simulate(
+        small_engine(Scheduling.SIDECAR, policy),
+        Workload("seats", ("high", "low"), (high, low)),
+        seed=1,
+        duration_seconds=10.0,
+        max_output_tokens=200,
+    )
+    seated = max(sample.running["low"] for sample in result.samples if sample.time > 3)
+    waited = sorted(record.ttft_seconds for record in result.measured("high"))[10]
+    if reserved_percent:
+        assert seated < 16
+        assert waited < 0.1
+    else:
+        assert seated == 16
+        assert waited > 0.4
+
+
 def test_vtc_serves_the_quiet_tenant_before_the_backlog_of_the_other() -> None:
     lengths = {"prompt": constant(300), "output": constant(60), "seed": 1}
     workload = Workload(
@@ -324,11 +361,8 @@ def test_speculation_shortens_the_time_per_token() -> None:
     assert per_token(none_drafted) > per_token(plain)
 
 
-def test_a_timed_scheduler_counts_in_engine_time_and_forecasts() -> None:
-    workload = mixed_node(SMALL, 1)
-    plain = one_engine(Scheduling.TIDEGATE, node_policy(workload))
-    timed = System("timed", (replace(plain.groups[0], timed=True),))
-    result = simulate(timed, workload, seed=1, duration_seconds=60.0)
+def test_the_scheduler_forecasts_as_in_production() -> None:
+    result = run(Scheduling.TIDEGATE, mixed_node(SMALL, 1), seconds=60.0)
     estimated = [record for record in result.records if record.est_finish is not None]
     assert len(estimated) > 50
     assert all(
@@ -344,7 +378,7 @@ def test_what_is_computed_again_is_told_with_its_cause() -> None:
     rows = []
     workload = flood(*(1.5 + 0.01 * number for number in range(6)))
     system = small_engine(Scheduling.TIDEGATE, two_tiers())
-    group = replace(system.groups[0], timed=True).build()
+    group = system.groups[0].build()
     step_ended = group.step_ended
 
     def noted(step, done, now):  # type: ignore[no-untyped-def]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidegate.simulator.engine_model.kv_cache import Block
 
@@ -66,6 +66,25 @@ class EngineRequest:
             raise ValueError("a prompt has at least one token")
         if self.output_tokens_target < 0:
             raise ValueError("output_tokens_target must not be negative")
+
+    def again(self, priority: int, now: float) -> EngineRequest:
+        """The same, aborted and sent once more: a preemption from outside the engine."""
+        return replace(
+            self,
+            priority=priority,
+            arrived_at=now,
+            state=RequestState.PREEMPTED,
+            arrival_number=-1,
+            computed_tokens=0,
+            output_tokens=0,
+            drafted_tokens=0,
+            published_blocks=0,
+            preemptions=self.preemptions + 1,
+            lost_tokens=max(self.lost_tokens, self.computed_tokens),
+            first_token_at=None,
+            finished_at=None,
+            blocks=[],
+        )
 
     @property
     def total_tokens(self) -> int:

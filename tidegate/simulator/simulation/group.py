@@ -21,6 +21,8 @@ PROGRESS_TOKENS = 8
 """A front is told of output in portions, as the sidecar tells its scheduler."""
 
 Ended = Sequence[tuple[SimRequest, Outcome]]
+CallAt = Callable[[float, Callable[[float], None]], None]
+"""Calls at a time, with that time."""
 
 
 @dataclass(slots=True)
@@ -76,10 +78,14 @@ class Group:
         self.front = front
         self.gpus = gpus
         self.busy_seconds = 0.0
+        self.recalls = 0
+        """Requests that the front took off the engine."""
         self.requests: dict[str, SimRequest] = {}
         """Sent to the engine and not ended, by id."""
         self.on_end: Callable[[EngineRequest, str, str], None] | None = None
         """Told (sequence, tier, tenant) of each request that ends."""
+        self.call_at: CallAt = _no_clock
+        """Set by the simulation that the group is in."""
         front.attach(self)
 
     def send(self, request: SimRequest, priority: int, now: float) -> EngineRequest:
@@ -93,6 +99,16 @@ class Group:
         self.requests[request.id] = request
         self.engine.add(engine_request)
         return engine_request
+
+    def recall(self, request: SimRequest, now: float) -> bool:
+        """Take a request off the engine, whatever it has done for it; False: it has just ended."""
+        assert request.engine is not None
+        if not self.engine.abort(request.engine, now):
+            return False
+        del self.requests[request.id]
+        request.dispatched = None
+        self.recalls += 1
+        return True
 
     def fits(self, request: SimRequest) -> bool:
         """Whether the engine could ever hold it."""
@@ -110,7 +126,9 @@ class Group:
         events = StepEvents(step, rows)
         requests = self.requests
         for sequence in step.sampled:
-            request = requests[sequence.request_id]
+            request = requests.get(sequence.request_id)
+            if request is None or request.engine is not sequence:
+                continue  # recalled during the step
             last = request.last_token
             if last is None:
                 request.first_token = now
@@ -129,3 +147,7 @@ class Group:
             events.finished.append(request)
         self.front.stepped(events, now)
         return events.finished
+
+
+def _no_clock(at: float, call: Callable[[float], None]) -> None:
+    raise RuntimeError("the group is in no simulation")

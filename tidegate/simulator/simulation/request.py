@@ -47,6 +47,9 @@ class SimRequest:
         self, block_size: int, priority: int, now: float, most_drafted_tokens: int | None
     ) -> EngineRequest:
         """The engine's own view of it, made when it is sent there."""
+        if self.engine is not None:
+            self.engine = self.engine.again(priority, now)
+            return self.engine
         planned = self.planned
         salt = crc32(self.client.name.encode())
         self.engine = EngineRequest(

@@ -1,9 +1,9 @@
 """The event loop: clients, fronts and engines in virtual time.
 
-Events are arrivals, ends of steps, and ticks (``TICK_SECONDS``: expiry, metrics, samples). At one
-moment a step's end comes first and its engine begins the next step before anything else happens;
-then arrivals; then idle engines begin. Ties are broken by the order in which events were made, so
-the same workload, system and seed give the same result.
+Events are arrivals (a front's timers count as such), ends of steps, and ticks (``TICK_SECONDS``:
+expiry, metrics, samples). At one moment a step's end comes first and its engine begins the next
+step before anything else happens; then arrivals; then idle engines begin. Ties are broken by the
+order in which events were made, so the same workload, system and seed give the same result.
 
 What has not completed when ``duration_seconds`` are over stays in the records as it is: not
 started, or not finished.
@@ -64,6 +64,8 @@ class Simulation:
         self._busy: set[Group] = set()
         self._sampler = Sampler(groups, workload)
         self._samples: list[TimeSample] = []
+        for group in groups:
+            group.call_at = self._call_at
 
     def run(self, duration_seconds: float, progress: Progress | None = None) -> None:
         """Run to the end; once."""
@@ -84,6 +86,9 @@ class Simulation:
 
     def _push(self, at: float, kind: int, event: _Event) -> None:
         heapq.heappush(self._events, (at, kind, next(self._order), event))
+
+    def _call_at(self, at: float, event: _Event) -> None:
+        self._push(at, _ARRIVAL, event)
 
     def _next_arrival(self, client: Client, source: Iterator[PlannedRequest]) -> None:
         planned = next(source, None)
@@ -168,7 +173,7 @@ def engine_summary(groups: Sequence[Group]) -> EngineSummary:
         summary.steps += totals.steps
         summary.generation_tokens += totals.generation_tokens
         summary.prompt_tokens += totals.prompt_tokens
-        summary.preemptions += totals.preemptions
+        summary.preemptions += totals.preemptions + group.recalls
         summary.recomputed_tokens += totals.recomputed_tokens
         summary.prefix_queries_tokens += totals.prefix_queries_tokens
         summary.prefix_hits_tokens += totals.prefix_hits_tokens

@@ -23,7 +23,7 @@ from tidegate.simulator.engine_model import (
     StepDecisions,
     StepTimeModel,
 )
-from tidegate.simulator.simulation.fronts import DirectFront
+from tidegate.simulator.simulation.direct_front import DirectFront
 from tidegate.simulator.simulation.request import SimRequest
 
 BUDGET_RATIO = 0.3

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.scheduling.engine_time import NO_WORK, RequestStep
-from tidegate.scheduling.step_time_fit import decode_work, prefill_work
+from tidegate.scheduling.step_time_fit import StepWork, decode_work, prefill_work
 from tidegate.simulator.engine_model import EngineRequest, StepResult
 
 Cause = Callable[[str], str | None]
@@ -28,7 +28,15 @@ class StepRows:
         """One for each request that computed anything."""
         for victim in step.preempted:
             self._lost[victim.request_id] = victim.lost_tokens
-        return [self._row(request, tokens) for request, tokens in step.rows]
+        lost = self._lost
+        return [
+            # Most are decodes of requests that never lost anything: at once.
+            RequestStep(request.request_id, StepWork(tokens, 0.0, 1, request.computed_tokens))
+            if request.computed_tokens - tokens >= request.prompt_tokens
+            and request.request_id not in lost
+            else self._row(request, tokens)
+            for request, tokens in step.rows
+        ]
 
     def _row(self, request: EngineRequest, tokens: int) -> RequestStep:
         name = request.request_id

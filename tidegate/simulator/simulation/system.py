@@ -20,12 +20,13 @@ from tidegate.simulator.engine_model import (
 )
 from tidegate.simulator.engine_model.engine import NULL_BLOCKS
 from tidegate.simulator.simulation.counters import VtcFront
+from tidegate.simulator.simulation.direct_front import DirectFront
 from tidegate.simulator.simulation.fair_front import FairFront
-from tidegate.simulator.simulation.fronts import DirectFront, SidecarFront
 from tidegate.simulator.simulation.group import Front, Group
 from tidegate.simulator.simulation.plugin import PluginHook, PluginOptions
 from tidegate.simulator.simulation.result import SimulationResult
 from tidegate.simulator.simulation.run import Progress, Simulation, engine_summary, notes
+from tidegate.simulator.simulation.sidecar_front import SidecarFront
 from tidegate.simulator.simulation.source_rules import SourceRulesHook
 from tidegate.simulator.workloads.client import Workload
 
@@ -63,8 +64,6 @@ class EngineGroup:
     speculation: Speculation | None = None
     drafted_tiers: frozenset[str] | None = None
     """Whose decodes are drafted for, where the engine has a draft; None: all."""
-    timed: bool = False
-    """Our scheduler counts in engine time, and forecasts; see ``SidecarFront``."""
 
     def build(self) -> Group:
         """A fresh engine with its front."""
@@ -93,7 +92,7 @@ class EngineGroup:
                 front = FairFront(policy, self.calibration.step_time, {})
                 engine = Engine(config)
             case Scheduling.SIDECAR:
-                front = SidecarFront(policy, priorities, timed=self.timed)
+                front = SidecarFront(policy, priorities)
                 engine = Engine(config)
             case Scheduling.SOURCE_000:
                 rules = SourceRulesHook(policy, self.calibration.step_time)
@@ -101,7 +100,7 @@ class EngineGroup:
                 engine = Engine(config, rules)
             case Scheduling.TIDEGATE:
                 hook = PluginHook(policy, config, self.plugin)
-                front = SidecarFront(policy, priorities, hook, self.timed)
+                front = SidecarFront(policy, priorities, hook)
                 engine = Engine(config, hook)
         return Group(self.name, engine, front, self.gpus, self.drafted_tiers)
 
