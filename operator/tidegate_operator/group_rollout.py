@@ -113,5 +113,5 @@ def _partitioned(plan: RolloutPlan, *, held: bool) -> RolloutPlan:
         made["spec"]["updateStrategy"]["rollingUpdate"] = {"partition": partition}
         return made
 
-    wanted, last_good = with_partition(plan.stateful_set), with_partition(plan.last_good)
-    return replace(plan, stateful_set=wanted, last_good=last_good)
+    wanted, last_good = with_partition(plan.workload), with_partition(plan.last_good)
+    return replace(plan, workload=wanted, last_good=last_good)

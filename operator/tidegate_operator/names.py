@@ -17,7 +17,7 @@ API_KEYS_LABEL = "tidegate.io/api-keys"
 SIDECAR_IMAGE_ANNOTATION = "tidegate.io/sidecar-image"
 """On the StatefulSet: the sidecar image in use, which an upgrade of the operator keeps."""
 POD_TEMPLATE_ANNOTATION = "tidegate.io/pod-template"
-"""On the StatefulSet: the pod template in force, and of which spec; taking it away renders anew."""
+"""On a workload: the pod template in force, and of which spec; taking it away renders anew."""
 
 ENGINE = "engine"
 POLICY = "policy"

@@ -85,7 +85,7 @@ class PoolChildren:
     ) -> Json | None:
         """Apply what makes pods, with new ones only where the API server would take them;
         ``field`` of the spec says what they are."""
-        wanted = plan.stateful_set
+        wanted = plan.workload
         if plan.pod is not None and (why := await self._kube.refusal(plan.pod)):
             text = (
                 f"{field}: the cluster refuses such pods, so those that run stay as they are: {why}"

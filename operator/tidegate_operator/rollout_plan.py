@@ -1,12 +1,13 @@
-"""Which pods a pool's StatefulSet is to ask for: the new ones, or those that run. Pure.
+"""Which pods a workload of a pool is to ask for: the new ones, or those that run. Pure.
 
-Theory of operation. A changed pod template replaces every engine of the pool, which takes minutes
-of GPUs each. So it is changed only for a reason that its owner gave, and only to one that works:
+Theory of operation. Workloads are the StatefulSets of engines and the router's Deployment. A
+changed pod template replaces every engine of the pool, which takes minutes of GPUs each. So it is
+changed only for a reason that its owner gave, and only to one that works:
 
 * **An upgrade restarts nothing.** A newer operator may render the same spec into another template.
   What was rendered when the *cold* part of the spec (model, engine, sidecar) last changed is kept
-  in an annotation of the StatefulSet and applied again for as long as that part stays the same;
-  a condition says that something newer is there, and how to take it.
+  in an annotation of the workload and applied again for as long as that part stays the same; a
+  condition says that something newer is there, and how to take it.
 * **What cannot work replaces nothing.** With a conflict in ``podTemplate``, or when the API server
   refuses such a pod (a dry run, asked before), the kept template stays in force; replicas and all
   else are still applied.
@@ -53,8 +54,8 @@ and of ``sharedState`` secretRef; of a group its draft, of the fallback its engi
 class RolloutPlan:
     """What to apply, and what to ask before."""
 
-    stateful_set: Json | None
-    """Unset: nothing can be applied, and nothing was before."""
+    workload: Json | None
+    """The StatefulSet or Deployment; unset: nothing can be applied, and nothing was before."""
     pod: Json | None = None
     """A pod of a template that never ran; if the API server refuses it, ``last_good`` applies."""
     last_good: Json | None = None
@@ -95,7 +96,7 @@ def plan_rollout(
     digest: str,
     needs: Callable[[Json], bool] | None = None,
 ) -> RolloutPlan:
-    """Plan for the rendered StatefulSet, or Deployment, over the one there is, if any. ``needs``
+    """Plan for the rendered workload over the one there is, if any. ``needs``
     says of a template whether it has what else the spec takes for granted; one that has not is
     replaced."""
     desired: Json = json.loads(json.dumps(rendered))
@@ -137,7 +138,7 @@ def _conflict_fault(conflicts: Sequence[FieldError]) -> Fault:
 
 
 def _with(desired: Json, kept: _Kept, live: Json | None) -> Json:
-    """The StatefulSet with this template, which it keeps."""
+    """The workload with this template, which it keeps."""
     made = copy.deepcopy(desired)
     made["spec"]["template"] = kept.template
     annotations = made["metadata"].setdefault("annotations", {})
@@ -150,9 +151,9 @@ def _with(desired: Json, kept: _Kept, live: Json | None) -> Json:
     return made
 
 
-def _pod(stateful_set: Json) -> Json:
-    """A pod as the StatefulSet would make it."""
-    metadata, spec = stateful_set["metadata"], stateful_set["spec"]
+def _pod(workload: Json) -> Json:
+    """A pod as the workload would make it."""
+    metadata, spec = workload["metadata"], workload["spec"]
     pod: Json = copy.deepcopy(spec["template"])
     # A name of its own: a generated one would make each refusal read differently.
     pod["metadata"] |= {"name": f"{metadata['name']}-check", "namespace": metadata["namespace"]}
@@ -214,7 +215,7 @@ def _changed_field(wanted: Sequence[Json], had: Sequence[Json]) -> str | None:
 
 
 def _kept(live: Json | None) -> _Kept | None:
-    """None where there is no StatefulSet, or what it keeps cannot be read (a hand was at it)."""
+    """None where there is no workload, or what it keeps cannot be read (a hand was at it)."""
     try:
         document = json.loads(zlib.decompress(base64.b64decode(_annotation(live), validate=True)))
         kept = _Kept(document["digest"], document["template"])

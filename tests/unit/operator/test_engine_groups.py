@@ -140,7 +140,7 @@ def applied(obj: Json, live: dict[str, Json]) -> dict[str, Json]:
     """The StatefulSets after the plan was carried out, all pods of it that may having gone."""
     after = {}
     for name, plan in plans(obj, live).items():
-        made = copy.deepcopy(plan.plan.stateful_set)
+        made = copy.deepcopy(plan.plan.workload)
         assert made is not None
         old = live.get(name)
         same = old is not None and old["spec"]["template"] == made["spec"]["template"]
@@ -158,7 +158,7 @@ def applied(obj: Json, live: dict[str, Json]) -> dict[str, Json]:
 
 
 def partitions(found: dict[str, GroupPlan]) -> dict[str, int]:
-    sets = {name: plan.plan.stateful_set for name, plan in found.items()}
+    sets = {name: plan.plan.workload for name, plan in found.items()}
     return {
         name: made["spec"]["updateStrategy"]["rollingUpdate"]["partition"]
         for name, made in sets.items()
@@ -219,7 +219,7 @@ def test_a_former_group_keeps_its_pods_as_they_are_until_it_has_none() -> None:
     live = applied(pool(replicas=2), {})
     after = pool(replicas=2, engineGroups=[CHAT, CODE], engine={"image": "vllm:2"})
     found = plans(after, live, (Group("main", 1),))
-    wanted = found["main"].plan.stateful_set
+    wanted = found["main"].plan.workload
     assert wanted is not None
     assert wanted["spec"]["template"] == live["main"]["spec"]["template"]
     assert wanted["spec"]["replicas"] == 1

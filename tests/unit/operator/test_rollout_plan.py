@@ -38,7 +38,7 @@ def plan(obj: Json, live: Json | None = None, image: str = "sidecar:1", **env: s
 
 
 def applied(obj: Json, live: Json | None = None, **env: str) -> Json:
-    made = plan(obj, live, **env).stateful_set
+    made = plan(obj, live, **env).workload
     assert made is not None
     return made
 
@@ -53,7 +53,7 @@ def test_a_new_pool_is_checked_first_and_has_nothing_to_fall_back_on() -> None:
     made = plan(pool())
     assert made.pod is not None
     assert made.pod["metadata"]["name"] == "chat-check"
-    assert made.pod["spec"] == template(made.stateful_set)["spec"]
+    assert made.pod["spec"] == template(made.workload)["spec"]
     assert made.last_good is None
 
 
@@ -61,7 +61,7 @@ def test_the_same_again_asks_nothing_and_writes_nothing_else() -> None:
     live = applied(pool())
     again = plan(pool(), live)
     assert (again.pod, again.faults, again.outdated) == (None, (), False)
-    assert again.stateful_set == live
+    assert again.workload == live
 
 
 def test_an_upgrade_that_renders_otherwise_keeps_the_pods() -> None:
@@ -69,9 +69,9 @@ def test_an_upgrade_that_renders_otherwise_keeps_the_pods() -> None:
     newer = plan(pool(replicas=5, schedulingMode="FirstComeFirstServed"), live, NEWER="1")
     assert newer.outdated
     assert newer.pod is None
-    assert template(newer.stateful_set) == template(live)
-    assert newer.stateful_set is not None
-    assert newer.stateful_set["spec"]["replicas"] == 5
+    assert template(newer.workload) == template(live)
+    assert newer.workload is not None
+    assert newer.workload["spec"]["replicas"] == 5
 
 
 def test_a_change_of_the_engine_takes_what_is_newer() -> None:
@@ -79,7 +79,7 @@ def test_a_change_of_the_engine_takes_what_is_newer() -> None:
     changed = plan(pool(engine=ENGINE | {"args": ["--x"]}), live, NEWER="1")
     assert not changed.outdated
     assert changed.pod is not None
-    assert template(changed.stateful_set) != template(live)
+    assert template(changed.workload) != template(live)
     assert template(changed.last_good) == template(live)
 
 
@@ -88,7 +88,7 @@ def test_taking_the_annotation_away_takes_what_is_newer() -> None:
     del live["metadata"]["annotations"][POD_TEMPLATE_ANNOTATION]
     newer = plan(pool(), live, NEWER="1")
     assert not newer.outdated
-    assert template(newer.stateful_set) != template(live)
+    assert template(newer.workload) != template(live)
 
 
 def test_an_annotation_that_a_hand_spoilt_is_none() -> None:
@@ -101,7 +101,7 @@ def test_an_annotation_that_a_hand_spoilt_is_none() -> None:
 def test_the_sidecar_that_runs_is_the_one_that_is_noted() -> None:
     live = applied(pool())
     del live["metadata"]["annotations"][SIDECAR_IMAGE_ANNOTATION]
-    made = plan(pool(), live, image="sidecar:2").stateful_set
+    made = plan(pool(), live, image="sidecar:2").workload
     assert made is not None
     assert made["metadata"]["annotations"][SIDECAR_IMAGE_ANNOTATION] == "sidecar:1"
 
@@ -112,10 +112,10 @@ def test_a_conflict_keeps_the_pods_and_still_scales() -> None:
     made = plan(pool(engine=conflicting, replicas=3), live)
     assert [fault.reason for fault in made.faults] == ["PodTemplateConflict"]
     assert "podTemplate.spec.hostname" in made.faults[0].message
-    assert template(made.stateful_set) == template(live)
-    assert made.stateful_set is not None
-    assert made.stateful_set["spec"]["replicas"] == 3
-    assert plan(pool(engine=conflicting)).stateful_set is None
+    assert template(made.workload) == template(live)
+    assert made.workload is not None
+    assert made.workload["spec"]["replicas"] == 3
+    assert plan(pool(engine=conflicting)).workload is None
 
 
 def cached(**claim: Any) -> Json:
@@ -126,7 +126,7 @@ def test_a_pod_with_a_claim_of_its_own_is_checked_with_it() -> None:
     made = plan(pool(model=cached()))
     assert made.pod is not None
     assert made.pod["spec"]["volumes"][-1]["persistentVolumeClaim"] == {"claimName": "cache-chat-0"}
-    assert "cache" not in {v["name"] for v in template(made.stateful_set)["spec"]["volumes"]}
+    assert "cache" not in {v["name"] for v in template(made.workload)["spec"]["volumes"]}
 
 
 def test_o18_claims_that_cannot_change_stay_and_the_rest_takes_effect() -> None:
@@ -142,13 +142,12 @@ def test_o18_claims_that_cannot_change_stay_and_the_rest_takes_effect() -> None:
         assert (fault.type, fault.reason) == ("Progressing", "ImmutableFieldChange")
         assert fault.message.startswith(f"spec.model.cache.{field}: ")
         assert "--cascade=orphan" in fault.message
-        assert made.stateful_set is not None
+        assert made.workload is not None
         assert (
-            made.stateful_set["spec"]["volumeClaimTemplates"]
-            == (live["spec"]["volumeClaimTemplates"])
+            made.workload["spec"]["volumeClaimTemplates"] == (live["spec"]["volumeClaimTemplates"])
         )
-        assert "--x" in template(made.stateful_set)["spec"]["containers"][0]["args"]
-        settled = plan(changed, made.stateful_set)
+        assert "--x" in template(made.workload)["spec"]["containers"][0]["args"]
+        settled = plan(changed, made.workload)
         assert (settled.pod, settled.outdated) == (None, False)
 
 
@@ -157,8 +156,8 @@ def test_o18_a_cache_of_another_kind_waits_with_its_volume() -> None:
         live = applied(pool(model=before))
         made = plan(pool(model=after), live)
         assert [fault.reason for fault in made.faults] == ["ImmutableFieldChange"]
-        assert template(made.stateful_set)["spec"]["volumes"] is not None
-        names = [v["name"] for v in template(made.stateful_set)["spec"]["volumes"]]
+        assert template(made.workload)["spec"]["volumes"] is not None
+        names = [v["name"] for v in template(made.workload)["spec"]["volumes"]]
         assert names.count("cache") == (1 if before == model() else 0)
         anew = plan(pool(model=after), None)
         assert anew.faults == ()
@@ -170,8 +169,8 @@ def test_the_same_size_written_otherwise_is_no_change() -> None:
     live["spec"]["volumeClaimTemplates"][0]["spec"]["volumeMode"] = "Filesystem"
     made = plan(pool(model=cached(size="0.5Gi")), live)
     assert made.faults == ()
-    assert made.stateful_set is not None
-    assert made.stateful_set["spec"]["volumeClaimTemplates"] == live["spec"]["volumeClaimTemplates"]
+    assert made.workload is not None
+    assert made.workload["spec"]["volumeClaimTemplates"] == live["spec"]["volumeClaimTemplates"]
 
 
 def test_chunks_and_the_groups_draft_make_pods_what_they_are_and_budgets_do_not() -> None:
@@ -192,6 +191,6 @@ def test_pods_without_what_a_router_needs_are_replaced_and_others_are_not() -> N
     newer["spec"]["template"]["spec"]["containers"][0]["env"].append({"name": "NEW", "value": "1"})
     for needs, replaced in ((None, False), (lambda _: True, False), (lambda _: False, True)):
         made = plan_rollout(newer, live, (), digest, needs)
-        assert (template(made.stateful_set) == template(newer)) == replaced
+        assert (template(made.workload) == template(newer)) == replaced
         assert made.outdated != replaced
         assert (made.pod is not None) == replaced  # asked before
