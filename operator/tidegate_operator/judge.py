@@ -201,58 +201,61 @@ def _readable_keys(obj: Json) -> list[ApiKey]:
 def _judge_claim(
     tenant: Tenant, namespace: str, judgement: Judgement
 ) -> tuple[Claim | None, list[Fault]]:
-    name = tenant.spec.tier_ref.name
-    weight = tenant.spec.weight or 1
+    name, weight = tenant.spec.tier_ref.name, tenant.spec.weight or 1
+    limits = rate_limits(tenant.spec.rate_limits)
     tier = judgement.tiers.get(name)
+    if tier is None or tier.tier is None or not judgement.tier_allows(name, namespace):
+        return None, [_not_claimable(name, tier, namespace)]
+    if faults := _too_much(tier, weight, limits):
+        return None, faults
+    return Claim(name, weight, limits), []
+
+
+def _not_claimable(name: str, tier: TierVerdict | None, namespace: str) -> Fault:
+    """Why nobody in the namespace can claim the tier."""
     if tier is None:
-        return None, [
-            Fault(
-                ConditionType.RESOLVED_REFS,
-                Reason.TIER_NOT_FOUND,
-                f"spec.tierRef: there is no TenantTier {name}; create it, or name one of "
-                "`kubectl get tenanttiers`",
-            )
-        ]
+        return Fault(
+            ConditionType.RESOLVED_REFS,
+            Reason.TIER_NOT_FOUND,
+            f"spec.tierRef: there is no TenantTier {name}; create it, or name one of "
+            "`kubectl get tenanttiers`",
+        )
     if tier.tier is None:
-        return None, [
-            Fault(
-                ConditionType.RESOLVED_REFS,
-                Reason.TIER_INVALID,
-                f"spec.tierRef: TenantTier {name} is not valid; see its conditions",
-            )
-        ]
-    if not judgement.tier_allows(name, namespace):
-        return None, [
-            Fault(
-                ConditionType.ACCEPTED,
-                Reason.TIER_NOT_ALLOWED,
-                f"spec.tierRef: the allowedNamespaces of TenantTier {name} do not select namespace "
-                f"{namespace}; claim another tier, or have the namespace labelled",
-            )
-        ]
+        return Fault(
+            ConditionType.RESOLVED_REFS,
+            Reason.TIER_INVALID,
+            f"spec.tierRef: TenantTier {name} is not valid; see its conditions",
+        )
+    return Fault(
+        ConditionType.ACCEPTED,
+        Reason.TIER_NOT_ALLOWED,
+        f"spec.tierRef: the allowedNamespaces of TenantTier {name} do not select namespace "
+        f"{namespace}; claim another tier, or have the namespace labelled",
+    )
+
+
+def _too_much(tier: TierVerdict, weight: int, limits: Sequence[RateLimit]) -> list[Fault]:
+    """What the tier does not let a Tenant set for itself."""
     if weight > tier.max_weight:
-        return None, [
+        return [
             Fault(
                 ConditionType.ACCEPTED,
                 Reason.WEIGHT_NOT_ALLOWED,
                 f"spec.weight: {weight} is above {tier.max_weight}, the tenantOverrides.maxWeight "
-                f"of TenantTier {name}; lower it, or have that raised",
+                f"of TenantTier {tier.name}; lower it, or have that raised",
             )
         ]
-    limits = rate_limits(tenant.spec.rate_limits)
-    if loose := tier.too_loose(limits):
-        return None, [
-            Fault(
-                ConditionType.ACCEPTED,
-                Reason.RATE_LIMIT_NOT_ALLOWED,
-                f"spec.rateLimits[{limit}]: is looser than the limit of that name of TenantTier "
-                f"{name}, whose tenantOverrides.rateLimits only lets it be tightened: ask for no "
-                "more requests and tokens in the same window, of all that it counts; or have that "
-                "set to Any",
-            )
-            for limit in loose
-        ]
-    return Claim(name, weight, limits), []
+    return [
+        Fault(
+            ConditionType.ACCEPTED,
+            Reason.RATE_LIMIT_NOT_ALLOWED,
+            f"spec.rateLimits[{limit}]: is looser than the limit of that name of TenantTier "
+            f"{tier.name}, whose tenantOverrides.rateLimits only lets it be tightened: ask for no "
+            "more requests and tokens in the same window, of all that it counts; or have that "
+            "set to Any",
+        )
+        for limit in tier.too_loose(limits)
+    ]
 
 
 def _settle(draft: _Draft, owners: dict[str, str]) -> TenantVerdict:

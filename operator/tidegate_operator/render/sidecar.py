@@ -50,39 +50,12 @@ DEFAULT_REQUESTS = {"cpu": "500m", "memory": "256Mi"}
 
 def sidecar_container(pool: ServingPool, group: Group, image: str) -> Json:
     """The container; policy and keys come from the same folder, one file each per shard."""
-    drain_seconds = math.ceil(pool.spec.engine.drain_timeout_seconds)
     resources = resource_requirements(pool.spec.sidecar.resources if pool.spec.sidecar else None)
     return {
         "name": "sidecar",
         "image": image,
-        "args": [
-            f"--policy={POLICY_DIRECTORY}",
-            f"--keys={POLICY_DIRECTORY}",
-            f"--engine=uds:{SOCKET_PATH}",
-            "--host=$(POD_IP)",
-            f"--port={TENANT_PORT}",
-            f"--admin-port={ADMIN_PORT}",
-            f"--admin-token-file={ADMIN_DIRECTORY}/{ADMIN_TOKEN_FILE}",
-            f"--drain-seconds={drain_seconds}",
-            f"--grace-seconds={drain_seconds}",
-            *([f"--engine-plugin={SHARED_DIRECTORY}"] if has_plugin(pool) else []),
-        ],
-        "env": [
-            pod_ip(),
-            # Not as flags: an image of before, which a pool may keep, would not start with them.
-            {"name": "TIDEGATE_LOG_FORMAT", "value": "json"},
-            {"name": "TIDEGATE_USAGE_RECORDS", "value": "stdout"},
-            {"name": "TIDEGATE_STATE_FOLDER", "value": STATE_DIRECTORY},
-            {
-                "name": "TIDEGATE_CACHE_SALT_KEY_FILE",
-                "value": f"{CACHE_SALT_DIRECTORY}/{CACHE_SALT_KEY_FILE}",
-            },
-            {
-                "name": "TIDEGATE_POOL_IDENTITY_KEYS",
-                "value": f"{IDENTITY_DIRECTORY}/{IDENTITY_KEYS_FILE}",
-            },
-            *_engine_group(group),
-        ],
+        "args": _arguments(pool),
+        "env": _environment(group),
         "ports": [
             {"name": "http", "containerPort": TENANT_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
@@ -103,11 +76,34 @@ def sidecar_container(pool: ServingPool, group: Group, image: str) -> Json:
     }
 
 
-def _engine_group(group: Group) -> list[Json]:
-    """Where the pool has but one, nothing differs by it."""
-    if group.name == MAIN_GROUP:
-        return []
-    return [{"name": "TIDEGATE_ENGINE_GROUP", "value": group.name}]
+def _arguments(pool: ServingPool) -> list[str]:
+    drain_seconds = math.ceil(pool.spec.engine.drain_timeout_seconds)
+    return [
+        f"--policy={POLICY_DIRECTORY}",
+        f"--keys={POLICY_DIRECTORY}",
+        f"--engine=uds:{SOCKET_PATH}",
+        "--host=$(POD_IP)",
+        f"--port={TENANT_PORT}",
+        f"--admin-port={ADMIN_PORT}",
+        f"--admin-token-file={ADMIN_DIRECTORY}/{ADMIN_TOKEN_FILE}",
+        f"--drain-seconds={drain_seconds}",
+        f"--grace-seconds={drain_seconds}",
+        *([f"--engine-plugin={SHARED_DIRECTORY}"] if has_plugin(pool) else []),
+    ]
+
+
+def _environment(group: Group) -> list[Json]:
+    """Not as flags: an image of before, which a pool may keep, would not start with them."""
+    variables = {
+        "TIDEGATE_LOG_FORMAT": "json",
+        "TIDEGATE_USAGE_RECORDS": "stdout",
+        "TIDEGATE_STATE_FOLDER": STATE_DIRECTORY,
+        "TIDEGATE_CACHE_SALT_KEY_FILE": f"{CACHE_SALT_DIRECTORY}/{CACHE_SALT_KEY_FILE}",
+        "TIDEGATE_POOL_IDENTITY_KEYS": f"{IDENTITY_DIRECTORY}/{IDENTITY_KEYS_FILE}",
+    }
+    if group.name != MAIN_GROUP:  # where the pool has but one, nothing differs by it
+        variables["TIDEGATE_ENGINE_GROUP"] = group.name
+    return [pod_ip(), *({"name": name, "value": value} for name, value in variables.items())]
 
 
 def health_probes() -> Json:
