@@ -50,10 +50,9 @@ class WholeAnswer:
         """Write it; ConnectionError where nobody is there to take it."""
         self._request = request
         self.keep_alive = self.keep_alive and request.keep_alive
-        headers = dict(self._headers)
-        if self.status != HTTPStatus.NO_CONTENT:
-            headers["Content-Length"] = str(len(self._body))
-        head = _head(request, self.status, headers, keep_alive=self.keep_alive)
+        no_content = self.status == HTTPStatus.NO_CONTENT
+        length = "" if no_content else f"Content-Length: {len(self._body)}\r\n"
+        head = _head(request, self.status, self._headers, length, self.keep_alive)
         try:
             _write(request, head if request.method == "HEAD" else head + self._body)
         except ClientGone:
@@ -106,10 +105,9 @@ class StreamAnswer:
             self.begun = not is_comment(data)
             if not self.committed:
                 self.committed = True
-                headers = dict(self._headers)
-                if self._chunked:
-                    headers["Transfer-Encoding"] = "chunked"
-                piece = _head(self._request, 200, headers, keep_alive=self.keep_alive) + piece
+                framing = "Transfer-Encoding: chunked\r\n" if self._chunked else ""
+                head = _head(self._request, 200, self._headers, framing, self.keep_alive)
+                piece = head + piece
         _write(self._request, piece)
         return self._request.protocol.writing_paused
 
@@ -165,20 +163,23 @@ def _unread_bytes(request: BaseRequest) -> int:
 
 
 def _head(
-    request: BaseRequest, status: int, headers: Mapping[str, str], *, keep_alive: bool
+    request: BaseRequest, status: int, headers: Mapping[str, str], framing: str, keep_alive: bool
 ) -> bytes:
-    version = "1.1" if request.version >= HttpVersion11 else "1.0"
-    lines = [
-        f"HTTP/{version} {status} {_PHRASES.get(status, '')}",
-        f"Date: {_date(int(time.time()))}",
-    ]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    if version == "1.0":
+    """``framing``: the line that says where the body ends; empty: its connection does."""
+    connection = ""
+    if request.version >= HttpVersion11:
+        version = "1.1"
+        if not keep_alive:
+            connection = "Connection: close\r\n"
+    else:
+        version = "1.0"
         if keep_alive:
-            lines.append("Connection: keep-alive")
-    elif not keep_alive:
-        lines.append("Connection: close")
-    return "\r\n".join((*lines, "\r\n")).encode("latin-1")
+            connection = "Connection: keep-alive\r\n"
+    head = f"HTTP/{version} {status} {_PHRASES.get(status, '')}\r\n"
+    head += f"Date: {_date(int(time.time()))}\r\n"
+    for name, value in headers.items():
+        head += f"{name}: {value}\r\n"
+    return f"{head}{framing}{connection}\r\n".encode("latin-1")
 
 
 @functools.lru_cache(maxsize=1)

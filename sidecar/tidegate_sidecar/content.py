@@ -18,7 +18,10 @@ class Inflater:
     __slots__ = ("_object", "opaque_encoding")
 
     def __init__(self, encoding: str | None) -> None:
-        name = (encoding or "identity").strip().lower()
+        if encoding is None:
+            self._object = self.opaque_encoding = None
+            return
+        name = encoding.strip().lower() or "identity"
         bits = _WINDOW_BITS.get(name)
         self._object = zlib.decompressobj(bits) if bits else None
         self.opaque_encoding = None if bits or name == "identity" else name

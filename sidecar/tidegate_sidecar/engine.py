@@ -15,7 +15,8 @@ GET, keep-alive, chunked answers, back-pressure (:mod:`.engine_connection`). The
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 from tidegate_sidecar.engine_address import EngineAddress
 from tidegate_sidecar.engine_connection import (
@@ -90,39 +91,38 @@ class EngineClient:
         self._loop = asyncio.get_running_loop()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
-        self._host = f"Host: {address.authority}\r\n".encode()
+        self._host = f"Host: {address.authority}\r\n"
 
     @property
     def open_exchanges(self) -> int:
         """Exchanges whose connection is taken from the pool."""
         return len(self._busy)
 
-    async def post(
+    def post(
         self,
         path: str,
         headers: Mapping[str, str],
         body: bytes,
         on_sent: Callable[[Cut], None] | None = None,
-    ) -> Exchange:
+    ) -> Coroutine[Any, Any, Exchange]:
         """Send a JSON body; returns when the answer's head is there.
 
         ``on_sent`` is given what ends the exchange, as soon as there is one.
         """
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        head = (
-            b"POST %b HTTP/1.1\r\n%bContent-Type: application/json\r\n%bContent-Length: %d\r\n\r\n"
-        )
-        return await self._exchange(
-            head % (path.encode(), self._host, lines.encode("latin-1"), len(body)), body, on_sent
-        )
+        head = f"POST {path} HTTP/1.1\r\n{self._host}Content-Type: application/json\r\n"
+        for name, value in headers.items():
+            head += f"{name}: {value}\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
+        return self._exchange(head.encode("latin-1"), body, on_sent)
 
-    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Exchange:
+    def get(
+        self, path: str, headers: Mapping[str, str] | None = None
+    ) -> Coroutine[Any, Any, Exchange]:
         """Send a GET; returns when the answer's head is there."""
-        lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
-        head = b"GET %b HTTP/1.1\r\n%b%b\r\n"
-        return await self._exchange(
-            head % (path.encode(), self._host, lines.encode("latin-1")), b""
-        )
+        head = f"GET {path} HTTP/1.1\r\n{self._host}"
+        for name, value in (headers or {}).items():
+            head += f"{name}: {value}\r\n"
+        return self._exchange(f"{head}\r\n".encode("latin-1"), b"")
 
     def sweep(self, now: float) -> None:
         """Close what was idle or silent for too long; the host calls it every second or so."""

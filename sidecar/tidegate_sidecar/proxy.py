@@ -9,9 +9,8 @@ strikes, the queue entry or the engine's slot is given back.
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from aiohttp.web_request import BaseRequest
 
@@ -20,7 +19,14 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 from tidegate_sidecar.answers import Answer, json_answer
 from tidegate_sidecar.auth import Identity
-from tidegate_sidecar.bodies import Body, engine_body, output_bound, parse_body, require_model
+from tidegate_sidecar.bodies import (
+    Body,
+    OutputBound,
+    engine_body,
+    output_bound,
+    parse_body,
+    require_model,
+)
 from tidegate_sidecar.client_headers import own_deadline_ms, own_priority, require_json
 from tidegate_sidecar.endpoints import CHAT, Endpoint, StreamKind
 from tidegate_sidecar.engine_connection import EngineCut
@@ -101,10 +107,9 @@ class Proxy(TenantsPort):
         return json_answer(body, stage.id, headers=self._limit_headers(stage))
 
     async def _serve(self, request: BaseRequest, endpoint: Endpoint, stage: Passage) -> Answer:
-        runtime = self._runtime
+        runtime, settings = self._runtime, self._runtime.settings
         in_force, identity = self._identify(request, stage)
         require_json(request)
-        settings = runtime.settings
         raw = await read_body(request, settings.max_body_bytes, settings.body_seconds)
         if runtime.in_force is not in_force:
             # a body may take a minute, and its key be revoked meanwhile
@@ -117,168 +122,189 @@ class Proxy(TenantsPort):
             answer = await ask_tokenizer(runtime, tenant, body, stage.id)
             self._end(stage, Outcome.COMPLETED)
             return answer
-        tier = in_force.tier_of(tenant)
-        estimator = runtime.estimator.of(identity.tenant)
-        bound = output_bound(body, tier.output, runtime.max_model_len, estimator)
-        scheduled = self._scheduled(request, stage, identity, body, bound.tokens)
-        if (counted := await decided(runtime, body, tier, scheduled)) is not None:
-            body = counted
-            if runtime.in_force is not in_force:
-                in_force, identity = self._identify(request, stage)
-                tenant = _tenant(in_force, identity)
-                tier = in_force.tier_of(tenant)
-            bound = output_bound(body, tier.output, runtime.max_model_len, estimator)
-            scheduled = self._scheduled(request, stage, identity, body, bound.tokens)
-        if (parts := parts_of(runtime, in_force, body, scheduled)) is not None:
-            salt = runtime.cache_salts.of(tenant)
-            stage.request = scheduled
-            await self._submit(request, stage, in_force, identity, scheduled)
-            return await self._serve_parts(stage, body, parts, salt)
-        joins = runtime.engine_tells_usage and bound.tokens >= JOIN_MIN_OUTPUT_TOKENS
-        stream = body.stream or (joins and joinable(body))
-        stage.request, stage.stream = scheduled, body.stream
-        (ticket,) = await self._submit(request, stage, in_force, identity, scheduled)
-        ticket.trace = stage.trace
-        ticket.role_event = endpoint is CHAT
-        signed = identity.body_sha256 is not None  # else no router takes it back
-        ticket.stays = not signed or STAYS_HEADER in request.headers
-        with ticket:
-            kept = scheduled.truncate_to_tokens
-            if kept is not None and not endpoint.truncates:
-                raise ApiError(Outcome.PROMPT_TOO_LONG)
-            write = functools.partial(
-                engine_body,
-                body,
-                bound=bound,
-                engine_priority=in_force.engine_priority_of(tenant) if endpoint.generates else 0,
-                ask_stream=stream,
-                prompt_tokens=None if kept is None else max(1, kept // body.size.prompts),
-                cache_salt=runtime.cache_salts.of(tenant),
-            )
-            keep_alive_seconds = in_force.policy.stream_keep_alive_seconds
-            if keep_alive_seconds is None or not body.stream:
-                return await self._dispatch(request, ticket, body, write, stream, stage)
-            with KeepAlive(
-                self._loop,
-                ticket,
-                lambda: new_stream(request, ticket, close=self._goes_elsewhere(stage)),
-                keep_alive_seconds,
-                settings.client_stall_seconds,
-            ):
-                return await self._dispatch(request, ticket, body, write, stream, stage)
+        call = _Call(request, stage, in_force, identity, tenant, body)
+        await self._measure(call)
+        if (parts := parts_of(runtime, in_force, call.body, call.scheduled)) is not None:
+            return await self._serve_parts(call, parts)
+        return await self._serve_whole(call)
 
-    async def _submit(
-        self,
-        request: BaseRequest,
-        stage: Passage,
-        in_force: InForce,
-        identity: Identity,
-        scheduled: Request,
-    ) -> list[Ticket]:
-        """Queue it, after the pods' common counts have let it pass."""
+    async def _measure(self, call: _Call) -> None:
+        """What it may become, by the estimate of its prompt or, where that decides, by a count."""
         runtime = self._runtime
-        await runtime.shared_state.reserve(scheduled)
-        try:
-            if runtime.in_force is not in_force:  # its key may have been revoked meanwhile
-                self._identify(request, stage)
-            tickets = runtime.dispatcher.submit(scheduled, identity.key_sha256)
-        except Exception:  # whatever it is: nobody else would
-            runtime.shared_state.give_back(scheduled)
-            raise
-        stage.tickets += tickets
-        return tickets
+        self._estimate(call)
+        tier = call.in_force.tier_of(call.tenant)
+        if (counted := await decided(runtime, call.body, tier, call.scheduled)) is not None:
+            call.body = counted
+            if runtime.in_force is not call.in_force:
+                call.in_force, call.identity = self._identify(call.request, call.stage)
+                call.tenant = _tenant(call.in_force, call.identity)
+            self._estimate(call)
 
-    async def _serve_parts(
-        self,
-        stage: Passage,
-        body: Body,
-        parts: Parts,
-        cache_salt: bytes | None,
-    ) -> Answer:
-        tickets = stage.tickets
-        for ticket in tickets:
-            ticket.trace = stage.trace
-        answer = await serve_in_parts(self._runtime, tickets, body, parts, cache_salt)
-        return json_answer(answer, stage.id, headers=self._limit_headers(stage))
-
-    def _scheduled(
-        self,
-        request: BaseRequest,
-        stage: Passage,
-        identity: Identity,
-        body: Body,
-        output_tokens: int,
-    ) -> Request:
-        deadline_ms = own_deadline_ms(request.headers)
-        return Request(
-            id=stage.id,
-            tenant=identity.tenant,
-            prompt_tokens=self._runtime.estimator.of(identity.tenant).tokens(body.size),
-            max_output_tokens=output_tokens * body.sequences,
-            body_bytes=len(body.raw),
-            sequences=body.sequences,
-            priority=own_priority(request.headers),
+    def _estimate(self, call: _Call) -> None:
+        runtime, body, headers = self._runtime, call.body, call.request.headers
+        stage, tenant = call.stage, call.tenant.name
+        estimator = runtime.estimator.of(tenant)
+        limits = call.in_force.tier_of(call.tenant).output
+        call.bound = bound = output_bound(body, limits, runtime.max_model_len, estimator)
+        deadline_ms = own_deadline_ms(headers)
+        call.scheduled = Request(
+            stage.id,
+            tenant,
+            estimator.tokens(body.size),
+            bound.tokens * body.sequences,
+            len(body.raw),
+            body.sequences,
+            priority=own_priority(headers),
             deadline=None if deadline_ms is None else stage.arrival + deadline_ms / 1000,
             endpoint=stage.endpoint,
             model=body.model,
         )
 
-    async def _dispatch(
-        self,
-        request: BaseRequest,
-        ticket: Ticket,
-        body: Body,
-        write: Callable[..., bytes],
-        stream: bool,
-        stage: Passage,
-    ) -> Answer:
+    async def _submit(self, call: _Call) -> list[Ticket]:
+        """Queue it, after the pods' common counts have let it pass."""
+        runtime = self._runtime
+        call.stage.request = call.scheduled
+        await runtime.shared_state.reserve(call.scheduled)
+        try:
+            if runtime.in_force is not call.in_force:  # its key may have been revoked meanwhile
+                self._identify(call.request, call.stage)
+            tickets = runtime.dispatcher.submit(call.scheduled, call.identity.key_sha256)
+        except Exception:  # whatever it is: nobody else would
+            runtime.shared_state.give_back(call.scheduled)
+            raise
+        call.stage.tickets += tickets
+        return tickets
+
+    async def _serve_parts(self, call: _Call, parts: Parts) -> Answer:
+        stage, salt = call.stage, self._runtime.cache_salts.of(call.tenant)
+        tickets = await self._submit(call)
+        for ticket in tickets:
+            ticket.trace = stage.trace
+        answer = await serve_in_parts(self._runtime, tickets, call.body, parts, salt)
+        return json_answer(answer, stage.id, headers=self._limit_headers(stage))
+
+    async def _serve_whole(self, call: _Call) -> Answer:
+        stage, body, endpoint = call.stage, call.body, call.body.endpoint
+        joins = self._runtime.engine_tells_usage and call.bound.tokens >= JOIN_MIN_OUTPUT_TOKENS
+        call.streams = body.stream or (joins and joinable(body))
+        stage.stream = body.stream
+        (ticket,) = await self._submit(call)
+        ticket.trace = stage.trace
+        ticket.role_event = endpoint is CHAT
+        signed = call.identity.body_sha256 is not None  # else no router takes it back
+        ticket.stays = not signed or STAYS_HEADER in call.request.headers
+        with ticket:
+            if call.scheduled.truncate_to_tokens is not None and not endpoint.truncates:
+                raise ApiError(Outcome.PROMPT_TOO_LONG)
+            keep_alive_seconds = call.in_force.policy.stream_keep_alive_seconds
+            if keep_alive_seconds is None or not body.stream:
+                return await self._dispatch(call, ticket)
+            with KeepAlive(
+                self._loop,
+                ticket,
+                lambda: new_stream(call.request, ticket, close=self._goes_elsewhere(stage)),
+                keep_alive_seconds,
+                self._runtime.settings.client_stall_seconds,
+            ):
+                return await self._dispatch(call, ticket)
+
+    async def _dispatch(self, call: _Call, ticket: Ticket) -> Answer:
         while True:
-            sent = write(ask_usage=self._runtime.engine_tells_usage)
             try:
-                return await self._relay(request, ticket, body, sent, stream, stage)
+                return await self._relay(call, ticket, self._engine_body(call))
             except EngineCut:
                 pass  # preempted before its client saw anything: once more, when its turn comes
             except UsageNotTold:
                 self._runtime.engine_tells_usage = False  # once more, and counted as it streams
             except ApiError as error:
-                return break_off(ticket, error, typed=body.endpoint.stream is StreamKind.TYPED)
+                return break_off(ticket, error, typed=call.typed)
 
-    async def _relay(
-        self,
-        request: BaseRequest,
-        ticket: Ticket,
-        body: Body,
-        sent: bytes,
-        stream: bool,
-        stage: Passage,
-    ) -> Answer:
-        exchange = await send(self._runtime, ticket, body.endpoint.path, sent, opaque=not stream)
+    def _engine_body(self, call: _Call) -> bytes:
+        body, kept = call.body, call.scheduled.truncate_to_tokens
+        generates = body.endpoint.generates
+        return engine_body(
+            body,
+            bound=call.bound,
+            engine_priority=call.in_force.engine_priority_of(call.tenant) if generates else 0,
+            ask_stream=call.streams,
+            ask_usage=self._runtime.engine_tells_usage,
+            prompt_tokens=None if kept is None else max(1, kept // body.size.prompts),
+            cache_salt=self._runtime.cache_salts.of(call.tenant),
+        )
+
+    async def _relay(self, call: _Call, ticket: Ticket, sent: bytes) -> Answer:
+        runtime, body, streams = self._runtime, call.body, call.streams
+        endpoint = body.endpoint
+        exchange = await send(runtime, ticket, endpoint.path, sent, opaque=not streams)
         try:
             if exchange.status != 200:
                 error = await upstream_error(exchange)
-                if stream and not body.wants_usage and self._runtime.engine_tells_usage:
+                if streams and not body.wants_usage and runtime.engine_tells_usage:
                     require_usage_known(error)
                 raise error
             if body.stream:
                 answer: Answer = await relay_stream(
-                    request,
+                    call.request,
                     exchange,
                     ticket,
                     hide_usage=not body.wants_usage,
-                    typed=body.endpoint.stream is StreamKind.TYPED,
-                    client_stall_seconds=self._runtime.settings.client_stall_seconds,
-                    close=self._goes_elsewhere(stage),
+                    typed=call.typed,
+                    client_stall_seconds=runtime.settings.client_stall_seconds,
+                    close=self._goes_elsewhere(call.stage),
                 )
-            elif stream:
+            elif streams:
                 answer = await relay_joined(exchange, ticket, new_joiner(body))
             else:
                 answer = await relay_whole(exchange, ticket)
         finally:
             exchange.close()
         asked, usage = ticket.request, ticket.usage
-        if usage is not None and asked.truncate_to_tokens is None and body.endpoint.usage_is_prompt:
-            self._runtime.estimator.of(asked.tenant).observe(body.size, usage.prompt_tokens)
+        if usage is not None and asked.truncate_to_tokens is None and endpoint.usage_is_prompt:
+            runtime.estimator.of(asked.tenant).observe(body.size, usage.prompt_tokens)
         return answer
+
+
+class _Call:
+    """A checked request that is to be scheduled, and who asks."""
+
+    __slots__ = (
+        "body",
+        "bound",
+        "identity",
+        "in_force",
+        "request",
+        "scheduled",
+        "stage",
+        "streams",
+        "tenant",
+    )
+
+    bound: OutputBound
+    scheduled: Request
+    streams: bool
+    """Between engine and sidecar."""
+
+    def __init__(
+        self,
+        request: BaseRequest,
+        stage: Passage,
+        in_force: InForce,
+        identity: Identity,
+        tenant: TenantPolicy,
+        body: Body,
+    ) -> None:
+        self.request = request
+        self.stage = stage
+        self.in_force = in_force
+        """As of when its tenant was looked up."""
+        self.identity = identity
+        self.tenant = tenant
+        self.body = body
+
+    @property
+    def typed(self) -> bool:
+        """Whether its client reads the events of the Responses API."""
+        return self.body.endpoint.stream is StreamKind.TYPED
 
 
 def _tenant(in_force: InForce, identity: Identity) -> TenantPolicy:
