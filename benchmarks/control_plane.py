@@ -42,15 +42,8 @@ from control_plane_site import (
 )
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
-from tidegate_operator.kube import (
-    SERVING_POOL,
-    TENANT,
-    TENANT_TIER,
-    Json,
-    Kind,
-    Kube,
-    load_configuration,
-)
+from tidegate_operator.kinds import SERVING_POOL, TENANT, TENANT_TIER, Kind
+from tidegate_operator.kube import Json, Kube, load_configuration
 
 from tidegate.local_cluster.cluster import LocalCluster
 

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 from control_plane_site import REAL_PODS
-from tidegate_operator.kube import POD, SECRET, Kube
+from tidegate_operator.kinds import POD, SECRET
+from tidegate_operator.kube import Kube
 
 LOOK_SECONDS = 0.1
 

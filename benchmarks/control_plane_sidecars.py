@@ -17,7 +17,8 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from tidegate_operator.kube import POD, Json, Kube, KubeError
+from tidegate_operator.kinds import POD
+from tidegate_operator.kube import Json, Kube, KubeError
 
 from tidegate.scheduling.contracts import (
     LATENCY_BOUNDS_SECONDS,

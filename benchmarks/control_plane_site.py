@@ -21,15 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tidegate_operator.kube import (
-    NAMESPACE,
-    SERVING_POOL,
-    TENANT,
-    TENANT_TIER,
-    Json,
-    Kind,
-    Kube,
-)
+from tidegate_operator.kinds import NAMESPACE, SERVING_POOL, TENANT, TENANT_TIER, Kind
+from tidegate_operator.kube import Json, Kube
 
 from tidegate.local_cluster.binaries import ensure_binaries
 from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster

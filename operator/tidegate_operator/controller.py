@@ -26,7 +26,7 @@ from tidegate_operator import names
 from tidegate_operator.api.conditions import Reason
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.judgement_change import NO_CHANGE, judgement_change
-from tidegate_operator.kube import (
+from tidegate_operator.kinds import (
     DEPLOYMENT,
     NETWORK_POLICY,
     POD_DISRUPTION_BUDGET,
@@ -37,11 +37,9 @@ from tidegate_operator.kube import (
     STATEFUL_SET,
     TENANT,
     TENANT_TIER,
-    Json,
     Kind,
-    Kube,
-    KubeError,
 )
+from tidegate_operator.kube import Json, Kube, KubeError
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.news import News
 from tidegate_operator.object_statuses import ObjectStatuses

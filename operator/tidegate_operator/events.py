@@ -14,7 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType
-from tidegate_operator.kube import FIELD_MANAGER, Kind
+from tidegate_operator.kinds import Kind
+from tidegate_operator.kube import FIELD_MANAGER
 
 Json = dict[str, Any]
 

@@ -1,9 +1,10 @@
 """The Kubernetes API as this operator uses it: one small typed client.
 
 Theory of operation: objects are plain JSON dicts (what SSA sends and LIST returns); the kinds are a
-fixed table, so no discovery request, no discovery cache file and no right to discover is needed.
-Everything goes through ``kubernetes.aio``'s dynamic client (its typed APIs load 100 MB of models).
-Each request has a timeout, and every way in which it can fail is one of the errors below:
+fixed table (:mod:`tidegate_operator.kinds`), so no discovery request, no discovery cache file and
+no right to discover is needed. Everything goes through ``kubernetes.aio``'s dynamic client (its
+typed APIs load 100 MB of models). Each request has a timeout, and every way in which it can fail is
+one of the errors below:
 
 * :class:`Unavailable`: no answer, a timeout, 429 or a server error: try again later;
 * :class:`Conflict`: someone else was first (409): read again, decide again;
@@ -17,8 +18,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -30,6 +29,7 @@ from kubernetes.aio.dynamic.client import DynamicClient
 from kubernetes.aio.dynamic.resource import Resource
 
 from tidegate_operator import __version__
+from tidegate_operator.kinds import KINDS, POD, Kind
 
 log = logging.getLogger(__name__)
 
@@ -68,66 +68,6 @@ class Forbidden(KubeError):
 
 class NotFound(KubeError):
     """The object, its namespace or its kind does not exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of object, as the API server names it."""
-
-    group: str
-    version: str
-    plural: str
-    name: str
-    namespaced: bool = True
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-
-TENANT_TIER = Kind("tidegate.io", "v1alpha1", "tenanttiers", "TenantTier", namespaced=False)
-TENANT = Kind("tidegate.io", "v1alpha1", "tenants", "Tenant")
-SERVING_POOL = Kind("tidegate.io", "v1alpha1", "servingpools", "ServingPool")
-NAMESPACE = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
-SECRET = Kind("", "v1", "secrets", "Secret")
-SERVICE = Kind("", "v1", "services", "Service")
-SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount")
-POD = Kind("", "v1", "pods", "Pod")
-STATEFUL_SET = Kind("apps", "v1", "statefulsets", "StatefulSet")
-DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment")
-ROLE = Kind("rbac.authorization.k8s.io", "v1", "roles", "Role")
-ROLE_BINDING = Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
-POD_DISRUPTION_BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
-NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
-POD_MONITOR = Kind("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor")
-PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule")
-"""Of the Prometheus operator, as PodMonitor; not every cluster has it."""
-EVENT = Kind("", "v1", "events", "Event")
-LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
-
-KINDS: Mapping[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        TENANT_TIER,
-        TENANT,
-        SERVING_POOL,
-        NAMESPACE,
-        SECRET,
-        SERVICE,
-        SERVICE_ACCOUNT,
-        POD,
-        STATEFUL_SET,
-        DEPLOYMENT,
-        ROLE,
-        ROLE_BINDING,
-        POD_DISRUPTION_BUDGET,
-        NETWORK_POLICY,
-        POD_MONITOR,
-        PROMETHEUS_RULE,
-        EVENT,
-        LEASE,
-    )
-}
 
 
 async def load_configuration(kubeconfig: str | None = None) -> client.Configuration:

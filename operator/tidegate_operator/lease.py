@@ -23,7 +23,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tidegate_operator.kube import LEASE, Conflict, Json, Kind, Kube, KubeError
+from tidegate_operator.kinds import LEASE, Kind
+from tidegate_operator.kube import Conflict, Json, Kube, KubeError
 
 log = logging.getLogger(__name__)
 

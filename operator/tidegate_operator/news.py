@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate_operator.kube import SERVING_POOL, TENANT, TENANT_TIER, Json, Kind
+from tidegate_operator.kinds import SERVING_POOL, TENANT, TENANT_TIER, Kind
+from tidegate_operator.kube import Json
 
 _WITH_STATUS = (SERVING_POOL, TENANT, TENANT_TIER)
 """Kinds whose status is ours: for them a change is one of the generation."""

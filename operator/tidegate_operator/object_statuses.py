@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
 from tidegate_operator.judge import Judgement
-from tidegate_operator.kube import SERVING_POOL, TENANT_TIER, Json, Kind
+from tidegate_operator.kinds import SERVING_POOL, TENANT_TIER, Kind
+from tidegate_operator.kube import Json
 from tidegate_operator.pool_runtime import PoolRuntime
 from tidegate_operator.settings import Settings
 from tidegate_operator.slo.slo_met import SloMet

@@ -12,7 +12,8 @@ from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import PoolIdentity
 from tidegate_operator.apply import in_sync
 from tidegate_operator.findings import Fault
-from tidegate_operator.kube import SERVING_POOL, Forbidden, Invalid, Json, Kind, Kube, KubeError
+from tidegate_operator.kinds import SERVING_POOL, Kind
+from tidegate_operator.kube import Forbidden, Invalid, Json, Kube, KubeError
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.rollout_plan import RolloutPlan
 

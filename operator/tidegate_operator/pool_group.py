@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tidegate_operator import names
 from tidegate_operator.group_rollout import GroupPlan
-from tidegate_operator.kube import POD_DISRUPTION_BUDGET, SERVICE, STATEFUL_SET, Json
+from tidegate_operator.kinds import POD_DISRUPTION_BUDGET, SERVICE, STATEFUL_SET
+from tidegate_operator.kube import Json
 from tidegate_operator.pool_children import PoolChildren
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 from tidegate.scheduling.contracts import TierPolicy
 from tidegate_operator.api.serving_pool import ServingPool
-from tidegate_operator.kube import POD_MONITOR, PROMETHEUS_RULE, Json, Kind, NotFound, Unavailable
+from tidegate_operator.kinds import POD_MONITOR, PROMETHEUS_RULE, Kind
+from tidegate_operator.kube import Json, NotFound, Unavailable
 from tidegate_operator.pool_children import PoolChildren
 from tidegate_operator.render import Children
 from tidegate_operator.slo import prometheus_rule

@@ -15,7 +15,8 @@ from tidegate_operator import names
 from tidegate_operator.api.serving_pool import PoolIdentity
 from tidegate_operator.apply import in_sync
 from tidegate_operator.compile import CompiledPool
-from tidegate_operator.kube import SECRET, Json
+from tidegate_operator.kinds import SECRET
+from tidegate_operator.kube import Json
 from tidegate_operator.pool_children import PoolChildren, owns
 from tidegate_operator.render import policy_secrets
 from tidegate_operator.shards import Previous

@@ -15,7 +15,7 @@ from tidegate_operator import names
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.findings import Fault
-from tidegate_operator.kube import (
+from tidegate_operator.kinds import (
     DEPLOYMENT,
     NETWORK_POLICY,
     POD_DISRUPTION_BUDGET,
@@ -24,9 +24,8 @@ from tidegate_operator.kube import (
     ROLE_BINDING,
     SECRET,
     SERVICE_ACCOUNT,
-    Forbidden,
-    Json,
 )
+from tidegate_operator.kube import Forbidden, Json
 from tidegate_operator.pool_children import PoolChildren
 from tidegate_operator.render.router import TLS_FILES, RouterChildren
 from tidegate_operator.rollout_plan import plan_rollout

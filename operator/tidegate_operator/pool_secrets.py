@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 
 from tidegate_operator import names
 from tidegate_operator.api.serving_pool import PoolIdentity
-from tidegate_operator.kube import SECRET, Json
+from tidegate_operator.kinds import SECRET
+from tidegate_operator.kube import Json
 from tidegate_operator.pool_children import PoolChildren
 from tidegate_operator.render import (
     admin_token_secret,

@@ -21,15 +21,8 @@ from kubernetes.aio import client
 from tidegate_operator import names
 from tidegate_operator.controller import CHILDREN, Controller
 from tidegate_operator.http_server import http_server
-from tidegate_operator.kube import (
-    POD,
-    SECRET,
-    Json,
-    Kind,
-    Kube,
-    connection_info,
-    load_configuration,
-)
+from tidegate_operator.kinds import POD, SECRET, Kind
+from tidegate_operator.kube import Json, Kube, connection_info, load_configuration
 from tidegate_operator.lease import Elector, LeadershipLost, LeaseTiming
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.settings import Settings

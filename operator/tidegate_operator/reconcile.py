@@ -37,7 +37,7 @@ from tidegate_operator.engine_groups import (
 from tidegate_operator.fallback import fallback_groups
 from tidegate_operator.findings import Fault, Finding, joined, with_faults
 from tidegate_operator.group_rollout import GroupPlan, plan_groups, stateful_sets_by_group
-from tidegate_operator.kube import (
+from tidegate_operator.kinds import (
     NETWORK_POLICY,
     POD_MONITOR,
     SECRET,
@@ -45,12 +45,8 @@ from tidegate_operator.kube import (
     SERVICE_ACCOUNT,
     SERVING_POOL,
     STATEFUL_SET,
-    Forbidden,
-    Json,
-    Kube,
-    KubeError,
-    Unavailable,
 )
+from tidegate_operator.kube import Forbidden, Json, Kube, KubeError, Unavailable
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_children import PoolChildren, owns
 from tidegate_operator.pool_group import apply_group

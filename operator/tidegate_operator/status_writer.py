@@ -19,19 +19,8 @@ from typing import Protocol
 
 from tidegate_operator.events import events_of
 from tidegate_operator.json_merge import merge_patch, without_nulls
-from tidegate_operator.kube import (
-    EVENT,
-    SERVING_POOL,
-    TENANT,
-    TENANT_TIER,
-    Conflict,
-    Invalid,
-    Json,
-    Kind,
-    Kube,
-    KubeError,
-    Unavailable,
-)
+from tidegate_operator.kinds import EVENT, SERVING_POOL, TENANT, TENANT_TIER, Kind
+from tidegate_operator.kube import Conflict, Invalid, Json, Kube, KubeError, Unavailable
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.world import Key, World
 

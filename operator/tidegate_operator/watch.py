@@ -24,7 +24,8 @@ from typing import Any
 
 import kopf
 
-from tidegate_operator.kube import Json, Kind
+from tidegate_operator.kinds import Kind
+from tidegate_operator.kube import Json
 from tidegate_operator.names import GROUP
 
 log = logging.getLogger(__name__)

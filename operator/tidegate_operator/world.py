@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from tidegate_operator import names
 from tidegate_operator.judge import Judgement, judge
-from tidegate_operator.kube import (
+from tidegate_operator.kinds import (
     NAMESPACE,
     POD,
     POD_MONITOR,
@@ -25,12 +25,9 @@ from tidegate_operator.kube import (
     SERVING_POOL,
     TENANT,
     TENANT_TIER,
-    Forbidden,
-    Json,
     Kind,
-    Kube,
-    KubeError,
 )
+from tidegate_operator.kube import Forbidden, Json, Kube, KubeError
 from tidegate_operator.pool_state import PodState, pod_state
 
 log = logging.getLogger(__name__)

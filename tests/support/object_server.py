@@ -6,18 +6,8 @@ import asyncio
 import copy
 
 from support.custom_resources import pool, tenant, tier
-from tidegate_operator.kube import (
-    NAMESPACE,
-    SECRET,
-    SERVING_POOL,
-    TENANT,
-    TENANT_TIER,
-    Forbidden,
-    Invalid,
-    Json,
-    Kind,
-    Unavailable,
-)
+from tidegate_operator.kinds import NAMESPACE, SECRET, SERVING_POOL, TENANT, TENANT_TIER, Kind
+from tidegate_operator.kube import Forbidden, Invalid, Json, Unavailable
 
 
 class Server:

@@ -20,7 +20,8 @@ from typing import Any
 import yaml
 from aiohttp import web
 from tidegate_operator.conditions import timestamp
-from tidegate_operator.kube import KINDS, POD, Json, Kube, load_configuration
+from tidegate_operator.kinds import KINDS, POD
+from tidegate_operator.kube import Json, Kube, load_configuration
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.process import Process
 from tidegate_operator.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.custom_resources import Json, pool, tenant, tier
 from support.operator_cluster import OperatorCluster, eventually
-from tidegate_operator.kube import KINDS
+from tidegate_operator.kinds import KINDS
 
 pytestmark = pytest.mark.integration
 

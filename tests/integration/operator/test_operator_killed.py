@@ -17,7 +17,8 @@ from support.custom_resources import pool, tenant, tier
 from support.faulty_api_server import FaultyApiServer
 from support.operator_cluster import QUICK, OperatorCluster, eventually
 from tidegate_operator.controller import CHILDREN, Controller
-from tidegate_operator.kube import DEPLOYMENT, SECRET, SERVING_POOL, Json, Kube, load_configuration
+from tidegate_operator.kinds import DEPLOYMENT, SECRET, SERVING_POOL
+from tidegate_operator.kube import Json, Kube, load_configuration
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, POOL_LABEL
 from tidegate_operator.settings import Settings

@@ -12,7 +12,8 @@ import pytest
 from support.custom_resources import Json, pool, tenant, tier
 from support.operator_cluster import OperatorCluster, eventually
 from tidegate_operator import reconcile
-from tidegate_operator.kube import POD, Kube, load_configuration
+from tidegate_operator.kinds import POD
+from tidegate_operator.kube import Kube, load_configuration
 from tidegate_operator.names import POD_TEMPLATE_ANNOTATION
 from tidegate_operator.render import Children, render_children
 

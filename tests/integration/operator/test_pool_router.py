@@ -9,7 +9,7 @@ import pytest
 from support.custom_resources import Json, pool, tenant, tier
 from support.operator_cluster import OperatorCluster, Pods, decoded, eventually
 from tidegate_operator import routing
-from tidegate_operator.kube import KINDS
+from tidegate_operator.kinds import KINDS
 from tidegate_operator.render.router import RouterChildren
 
 pytestmark = pytest.mark.integration

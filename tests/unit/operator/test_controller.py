@@ -14,7 +14,7 @@ from support.custom_resources import Json, digest, pool, tenant, tier
 from support.object_server import Server, served
 from tidegate_operator import shards
 from tidegate_operator.controller import JUDGING, Controller
-from tidegate_operator.kube import (
+from tidegate_operator.kinds import (
     NAMESPACE,
     NETWORK_POLICY,
     PROMETHEUS_RULE,

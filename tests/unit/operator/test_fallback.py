@@ -13,7 +13,7 @@ from tidegate_operator.compile import compile_pool
 from tidegate_operator.events import events_of
 from tidegate_operator.fallback import fallback_finding, fallback_groups, fallback_pool
 from tidegate_operator.judge import judge
-from tidegate_operator.kube import SERVING_POOL
+from tidegate_operator.kinds import SERVING_POOL
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.rollout_plan import cold_digest
 from tidegate_operator.shards import Previous

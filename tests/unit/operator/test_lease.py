@@ -7,7 +7,8 @@ import copy
 from typing import Any
 
 import pytest
-from tidegate_operator.kube import Conflict, Json, Kind, Unavailable
+from tidegate_operator.kinds import Kind
+from tidegate_operator.kube import Conflict, Json, Unavailable
 from tidegate_operator.lease import Elector, LeadershipLost, LeaseTiming
 
 TIMING = LeaseTiming(duration=10.0, renew_deadline=6.0, retry=0.001)

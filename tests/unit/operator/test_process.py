@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from tidegate_operator import process as process_module
 from tidegate_operator import watch
-from tidegate_operator.kube import POD
+from tidegate_operator.kinds import POD
 from tidegate_operator.lease import Elector, LeadershipLost
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.process import Process

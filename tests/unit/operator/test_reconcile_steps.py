@@ -7,7 +7,7 @@ from typing import Any
 from support.custom_resources import Json, pool
 from support.object_server import Server, served
 from tidegate_operator.api.conditions import Reason
-from tidegate_operator.kube import (
+from tidegate_operator.kinds import (
     DEPLOYMENT,
     NETWORK_POLICY,
     POD_DISRUPTION_BUDGET,

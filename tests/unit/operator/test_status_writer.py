@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 from support.custom_resources import pool, tenant, tier
 from tidegate_operator import status_writer
-from tidegate_operator.kube import (
-    SERVING_POOL,
-    TENANT,
-    TENANT_TIER,
-    Forbidden,
-    Json,
-    Kind,
-    Unavailable,
-)
+from tidegate_operator.kinds import SERVING_POOL, TENANT, TENANT_TIER, Kind
+from tidegate_operator.kube import Forbidden, Json, Unavailable
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.status_writer import StatusWriter
 from tidegate_operator.world import Key, key_of

@@ -10,16 +10,8 @@ from typing import Any
 import pytest
 from support.custom_resources import key_secret, tenant, tier
 from tidegate_operator import world as world_module
-from tidegate_operator.kube import (
-    NAMESPACE,
-    POD_MONITOR,
-    SECRET,
-    TENANT,
-    TENANT_TIER,
-    Forbidden,
-    Json,
-    Kind,
-)
+from tidegate_operator.kinds import NAMESPACE, POD_MONITOR, SECRET, TENANT, TENANT_TIER, Kind
+from tidegate_operator.kube import Forbidden, Json
 from tidegate_operator.world import World
 
 
