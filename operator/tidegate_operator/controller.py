@@ -23,6 +23,7 @@ from typing import Self
 import aiohttp
 
 from tidegate_operator import names
+from tidegate_operator.admin_port import REQUEST_TIMEOUT
 from tidegate_operator.api.conditions import Reason
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.judgement_change import NO_CHANGE, judgement_change
@@ -48,7 +49,7 @@ from tidegate_operator.pool_runtime import PoolRuntime
 from tidegate_operator.reconcile import Heard, Reconciler
 from tidegate_operator.router_link import RouterLink
 from tidegate_operator.settings import Settings
-from tidegate_operator.sidecars import REQUEST_TIMEOUT, SidecarLink
+from tidegate_operator.sidecars import SidecarLink
 from tidegate_operator.slo.budget_reader import BudgetReader
 from tidegate_operator.slo.promises import kept
 from tidegate_operator.status_writer import StatusWriter

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from tidegate.scheduling.contracts import POLICY_VERSION, Bundle, dumps
 from tidegate_operator import names
+from tidegate_operator.admin_port import Delivery
 from tidegate_operator.api.serving_pool import PoolIdentity
 from tidegate_operator.apply import in_sync
 from tidegate_operator.compile import CompiledPool
@@ -20,7 +21,6 @@ from tidegate_operator.kube import Json
 from tidegate_operator.pool_children import PoolChildren, owns
 from tidegate_operator.render import policy_secrets
 from tidegate_operator.shards import Previous
-from tidegate_operator.sidecars import Delivery
 
 
 def shards_among(secrets: Mapping[str, Json], pool: PoolIdentity) -> dict[str, Json]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tidegate.scheduling.contracts import Policy
+from tidegate_operator.admin_port import Delivery
 from tidegate_operator.autoscale.pool_scaler import GroupNow
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.engine_groups import home_of
@@ -15,7 +16,7 @@ from tidegate_operator.figures import PoolFigures, pool_figures
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.prices import pod_hour_price
 from tidegate_operator.reconcile import Heard, PoolState
-from tidegate_operator.sidecars import Delivery, SidecarLink
+from tidegate_operator.sidecars import SidecarLink
 from tidegate_operator.slo.budget_reader import BudgetReader
 from tidegate_operator.slo.promises import Promise, promises_of
 from tidegate_operator.status import Delivered, address_for, wanted_groups

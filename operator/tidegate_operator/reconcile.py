@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from tidegate.scheduling.contracts import FALLBACK_GROUP, Policy
 from tidegate_operator import names
+from tidegate_operator.admin_port import Delivery
 from tidegate_operator.api.common import FieldError, parse
 from tidegate_operator.api.conditions import ConditionType, Reason
 from tidegate_operator.api.serving_pool import PoolIdentity, ServingPool
@@ -70,7 +71,6 @@ from tidegate_operator.routing import (
 )
 from tidegate_operator.settings import Settings
 from tidegate_operator.shards import read
-from tidegate_operator.sidecars import Delivery
 from tidegate_operator.world import Key, World
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 
-from tidegate_operator.sidecars import Delivery, Refused, Sidecar, SidecarLink, version_in
+from tidegate_operator.admin_port import Delivery, Refused, version_in
+from tidegate_operator.sidecars import Sidecar, SidecarLink
 
 
 class RouterLink(SidecarLink):
@@ -19,7 +20,7 @@ class RouterLink(SidecarLink):
         sidecar.told_pods = self.ready_pods
 
     async def _read(self, sidecar: Sidecar, delivery: Delivery) -> None:
-        status, body = await self._status(sidecar, delivery)
+        status, body = await self._admin.status(sidecar.pod, delivery)
         if status != 200:
             raise Refused(f"GET /status: {status}")
         sidecar.reads_policy = version_in(body)

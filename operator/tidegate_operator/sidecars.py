@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections import deque
@@ -26,28 +25,18 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from tidegate.scheduling.contracts import SidecarStatus, loads
+from tidegate_operator.admin_port import AdminPort, Delivery, Refused, version_in
 from tidegate_operator.fallback import is_spare
 from tidegate_operator.figures import Reading
 from tidegate_operator.metrics import Metrics
-from tidegate_operator.names import ADMIN_PORT
 from tidegate_operator.pool_state import PodState
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=5.0, sock_connect=1.5)
 RETRY_BASE_SECONDS = 0.2
 RETRY_HIGHEST_SECONDS = 2.0
 """With the time to connect, below the 5 s in which a revocation acts on whoever can be reached."""
 CONCURRENT_REQUESTS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What every sidecar of the pool should run."""
-
-    generation: int
-    bundle: bytes
-    token: str
 
 
 @dataclass(slots=True)
@@ -101,7 +90,7 @@ class SidecarLink:
         self.delivery: Delivery | None = None
         self.pending_since: float | None = None
         """On the monotonic clock: since when a ready sidecar lacks the newest policy."""
-        self._session = session
+        self._admin = AdminPort(session)
         self._metrics = metrics
         self._scrape_seconds = scrape_seconds
         self._window_seconds = window_seconds
@@ -281,32 +270,19 @@ class SidecarLink:
         )
 
     async def _deliver(self, sidecar: Sidecar, delivery: Delivery) -> None:
-        async with self._session.put(
-            f"{_address(sidecar)}/policy",
-            data=delivery.bundle,
-            headers=_headers(delivery) | {"Content-Type": "application/json"},
-        ) as response:
-            text = await response.text()
-            if response.status == 200:
-                sidecar.generation, sidecar.refusal = delivery.generation, None
-                self._metrics.pushes.inc()
-                return
-            sidecar.refusal = f"{response.status} {text[:300]}"
+        sidecar.refusal = await self._admin.put_policy(sidecar.pod, delivery)
+        if sidecar.refusal is not None:
             raise Refused(f"it refuses the policy: {sidecar.refusal}")
+        sidecar.generation = delivery.generation
+        self._metrics.pushes.inc()
 
     async def _tell_pods(self, sidecar: Sidecar, delivery: Delivery) -> None:
         ready = self.ready_pods
-        async with self._session.put(
-            f"{_address(sidecar)}/pods?ready={ready}", headers=_headers(delivery)
-        ) as response:
-            await response.read()
-        # An earlier version does not know the question, and counts as it always did.
-        if response.status not in (200, 404):
-            raise Refused(f"PUT /pods: {response.status}")
+        await self._admin.put_pods(sidecar.pod, delivery, ready)
         sidecar.told_pods = ready
 
     async def _read(self, sidecar: Sidecar, delivery: Delivery) -> None:
-        answered, body = await self._status(sidecar, delivery)
+        answered, body = await self._admin.status(sidecar.pod, delivery)
         if answered == 503:
             sidecar.generation = None
             sidecar.reads_policy = version_in(body)
@@ -319,12 +295,6 @@ class SidecarLink:
         sidecar.reads_policy = status.reads_policy
         self._tell_version()
         self._note(sidecar, status, delivery)
-
-    async def _status(self, sidecar: Sidecar, delivery: Delivery) -> tuple[int, bytes]:
-        async with self._session.get(
-            f"{_address(sidecar)}/status", headers=_headers(delivery)
-        ) as response:
-            return response.status, await response.read()
 
     def _tell_version(self) -> None:
         """As long as nobody was heard of, the version stays what it was."""
@@ -354,26 +324,3 @@ class SidecarLink:
             self._wake.set()
         if status.policy_generation > delivery.generation:
             self._outdated(status.policy_generation)
-
-
-class Refused(Exception):
-    """An answer that is not what was asked for."""
-
-
-def version_in(body: bytes) -> int:
-    """What a sidecar without a policy says that it reads; one that says nothing reads 1."""
-    try:
-        said = json.loads(body)
-    except ValueError:
-        return 1
-    version = said.get("reads_policy") if isinstance(said, dict) else None
-    return version if isinstance(version, int) and version > 0 else 1
-
-
-def _address(sidecar: Sidecar) -> str:
-    host = sidecar.pod.ip or ""
-    return f"http://[{host}]:{ADMIN_PORT}" if ":" in host else f"http://{host}:{ADMIN_PORT}"
-
-
-def _headers(delivery: Delivery) -> dict[str, str]:
-    return {"Authorization": f"Bearer {delivery.token}"}

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support.custom_resources import key_secret, pool, tenant, tier
 from tidegate_operator import api
+from tidegate_operator.admin_port import Delivery
 from tidegate_operator.api.conditions import ConditionType, Reason, pending_conditions
 from tidegate_operator.compile import compile_pool
 from tidegate_operator.conditions import merge_conditions
@@ -25,7 +26,6 @@ from tidegate_operator.judge import Judgement, judge
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.reconcile import PoolState
 from tidegate_operator.shards import Previous
-from tidegate_operator.sidecars import Delivery
 from tidegate_operator.slo.promises import Promise, slo_finding
 from tidegate_operator.status import (
     Delivered,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.custom_resources import pool as custom_pool
+from tidegate_operator.admin_port import Delivery
 from tidegate_operator.api.common import parse
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
 from tidegate_operator.api.serving_pool import ServingPool
@@ -17,7 +18,6 @@ from tidegate_operator.json_merge import merge_patch, without_nulls
 from tidegate_operator.pool_state import PodState, Rollout, pod_state, readiness, rollout
 from tidegate_operator.reconcile import PoolState
 from tidegate_operator.routing import Route
-from tidegate_operator.sidecars import Delivery
 from tidegate_operator.status import Delivered, address_for, pool_state_status
 
 NOW = 1_800_000_000.0

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from tidegate_operator import sidecars
+from tidegate_operator.admin_port import Delivery
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_state import PodState
-from tidegate_operator.sidecars import Delivery, SidecarLink
+from tidegate_operator.sidecars import SidecarLink
 
 from tidegate.scheduling.contracts import EngineStatus, SharedStateStatus, SidecarStatus, encode
 
