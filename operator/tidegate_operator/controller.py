@@ -46,7 +46,8 @@ from tidegate_operator.news import News
 from tidegate_operator.object_statuses import ObjectStatuses
 from tidegate_operator.pool_children import WaitForCollection
 from tidegate_operator.pool_runtime import PoolRuntime
-from tidegate_operator.reconcile import Heard, Reconciler
+from tidegate_operator.reconcile import Reconciler
+from tidegate_operator.reconciled import Heard
 from tidegate_operator.router_link import RouterLink
 from tidegate_operator.settings import Settings
 from tidegate_operator.sidecars import SidecarLink

@@ -15,7 +15,7 @@ from tidegate_operator.engine_groups import home_of
 from tidegate_operator.figures import PoolFigures, pool_figures
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.prices import pod_hour_price
-from tidegate_operator.reconcile import Heard, PoolState
+from tidegate_operator.reconciled import Heard, PoolState
 from tidegate_operator.sidecars import SidecarLink
 from tidegate_operator.slo.budget_reader import BudgetReader
 from tidegate_operator.slo.promises import Promise, promises_of

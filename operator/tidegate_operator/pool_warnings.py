@@ -15,7 +15,7 @@ from tidegate_operator.fallback import fallback_pool
 from tidegate_operator.findings import Finding, joined
 from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, TENANT_PORT, group_child, router_child
 from tidegate_operator.prices import gpus_asked, gpus_used
-from tidegate_operator.reconcile import PoolState
+from tidegate_operator.reconciled import PoolState
 from tidegate_operator.render.engine import GPU
 
 

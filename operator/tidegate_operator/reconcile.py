@@ -18,8 +18,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tidegate.scheduling.contracts import FALLBACK_GROUP, Policy
 from tidegate_operator import names
@@ -36,7 +36,7 @@ from tidegate_operator.engine_groups import (
     too_few,
 )
 from tidegate_operator.fallback import fallback_groups
-from tidegate_operator.findings import Fault, Finding, joined, with_faults
+from tidegate_operator.findings import Fault, joined, with_faults
 from tidegate_operator.group_rollout import GroupPlan, plan_groups, stateful_sets_by_group
 from tidegate_operator.kinds import (
     NETWORK_POLICY,
@@ -56,11 +56,11 @@ from tidegate_operator.pool_policy import shards_among, version_to_write, write_
 from tidegate_operator.pool_router import LiveRouter, apply_router, remove_router
 from tidegate_operator.pool_secrets import admin_token, pod_keys
 from tidegate_operator.pool_state import pod_state
+from tidegate_operator.reconciled import Heard, PoolState
 from tidegate_operator.render import Children, render_children
 from tidegate_operator.render.router import RouterChildren
 from tidegate_operator.rollout_plan import running_sidecar_image
 from tidegate_operator.routing import (
-    NO_ROUTE,
     ROUTED_SINCE_VERSION,
     Route,
     as_it_stays,
@@ -74,55 +74,6 @@ from tidegate_operator.shards import read
 from tidegate_operator.world import Key, World
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What is known of a pool's pods otherwise than by the API server."""
-
-    generation: int = 0
-    """The highest that a sidecar reported and that was not delivered."""
-    reads_policy: int | None = None
-    """The version of the policy that all of its sidecars read; unset: not known, so it stays what
-    it was."""
-    scaled: Mapping[str, int] | None = None
-    """How many pods autoscaling wants in each engine group; unset: it did not decide yet."""
-    in_force: int | None = None
-    """Generation of the policy that all ready sidecars run; unset: not known."""
-    deliver: Callable[[Delivery], None] = lambda _: None
-    """Takes what the sidecars are to be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolState:
-    """A pool as its last reconcile left it."""
-
-    key: Key
-    generation: int
-    """metadata.generation that was looked at."""
-    pool: ServingPool | None
-    """Unset: the spec cannot be read."""
-    compiled: CompiledPool | None
-    groups: tuple[Group, ...] = ()
-    """Its engine groups, after them former ones that still have pods, and its fallback last."""
-    stateful_sets: Mapping[str, Json] = field(default_factory=dict)
-    """By group."""
-    service: Json | None = None
-    route: Route = NO_ROUTE
-    """How clients come to it."""
-    router: LiveRouter | None = None
-    delivery: Delivery | None = None
-    sidecar_image: str = ""
-    outdated: bool = False
-    """Its pods are as an earlier version of the operator rendered them."""
-    faults: tuple[Fault, ...] = ()
-    """Of the spec, and of applying it."""
-    findings: tuple[Finding, ...] = ()
-    """Accepted and ResolvedRefs."""
-
-    @property
-    def name(self) -> str:
-        return "/".join(self.key)
 
 
 class Reconciler:

@@ -24,7 +24,7 @@ from tidegate_operator.findings import Finding, joined
 from tidegate_operator.judge import TenantVerdict, TierVerdict
 from tidegate_operator.pool_state import PodState, Rollout, readiness, rollout
 from tidegate_operator.pool_warnings import pool_warnings
-from tidegate_operator.reconcile import PoolState
+from tidegate_operator.reconciled import PoolState
 from tidegate_operator.routing import with_router
 
 Json = dict[str, Any]

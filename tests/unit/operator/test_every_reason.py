@@ -24,7 +24,7 @@ from tidegate_operator.engine_groups import engine_groups, too_few
 from tidegate_operator.findings import with_faults
 from tidegate_operator.judge import Judgement, judge
 from tidegate_operator.pool_state import PodState
-from tidegate_operator.reconcile import PoolState
+from tidegate_operator.reconciled import PoolState
 from tidegate_operator.shards import Previous
 from tidegate_operator.slo.promises import Promise, slo_finding
 from tidegate_operator.status import (

@@ -16,7 +16,7 @@ from tidegate_operator.engine_groups import engine_groups
 from tidegate_operator.findings import Fault, Finding
 from tidegate_operator.json_merge import merge_patch, without_nulls
 from tidegate_operator.pool_state import PodState, Rollout, pod_state, readiness, rollout
-from tidegate_operator.reconcile import PoolState
+from tidegate_operator.reconciled import PoolState
 from tidegate_operator.routing import Route
 from tidegate_operator.status import Delivered, address_for, pool_state_status
 

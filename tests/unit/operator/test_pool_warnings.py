@@ -10,7 +10,7 @@ from tidegate_operator import api
 from tidegate_operator.compile import compile_pool
 from tidegate_operator.judge import judge
 from tidegate_operator.pool_warnings import pool_warnings
-from tidegate_operator.reconcile import PoolState
+from tidegate_operator.reconciled import PoolState
 from tidegate_operator.shards import Previous
 
 OWN, NEWER = "sidecar:1", "sidecar:2"

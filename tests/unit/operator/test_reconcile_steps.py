@@ -21,7 +21,8 @@ from tidegate_operator.kinds import (
 )
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.names import COMPONENT_LABEL, ROUTED_SINCE_ANNOTATION, ROUTER
-from tidegate_operator.reconcile import Heard, PoolState, Reconciler
+from tidegate_operator.reconcile import Reconciler
+from tidegate_operator.reconciled import Heard, PoolState
 from tidegate_operator.settings import Settings
 from tidegate_operator.status import addresses
 from tidegate_operator.world import World

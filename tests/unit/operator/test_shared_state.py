@@ -10,7 +10,7 @@ from tidegate_operator.api.shared_state import SharedStateSpec
 from tidegate_operator.compile import compile_pool
 from tidegate_operator.judge import judge
 from tidegate_operator.pool_warnings import pool_warnings
-from tidegate_operator.reconcile import PoolState
+from tidegate_operator.reconciled import PoolState
 from tidegate_operator.render import render_children
 from tidegate_operator.rollout_plan import cold_digest
 from tidegate_operator.shards import Previous
