@@ -172,6 +172,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "in shadow": {"spec.schedulingMode": "Shadow"},
     "first come first served": {"spec.schedulingMode": "FirstComeFirstServed"},
     "service within the cluster": {"spec.service": {"type": "ClusterIP"}},
+    "streams kept alive": {"spec.service": {"streamKeepAlive": "1m30s"}},
     "a router with nothing said": {"spec.router": {}},
     "a router with all said": {
         "spec.router": {
@@ -451,6 +452,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "service of another kind": (
         {"spec.service": {"type": "ExternalName"}},
         'supported values: "ClusterIP", "NodePort", "LoadBalancer"',
+    ),
+    "streams kept alive without a pause": (
+        {"spec.service": {"streamKeepAlive": "100ms"}},
+        "must be from 1s to 1h",
     ),
     "load balancer class without one": (
         {"spec.service": {"type": "ClusterIP", "loadBalancerClass": "a/b"}},

@@ -164,6 +164,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                 "type": "LoadBalancer",
                 "annotations": {"service.beta.kubernetes.io/aws-load-balancer-scheme": "internal"},
                 "loadBalancerClass": "service.k8s.aws/nlb",
+                "streamKeepAlive": "15s",
             },
             "kvPools": [
                 {"name": "paid", "tiers": ["t0"], "percent": 70, "lendablePercent": 50},

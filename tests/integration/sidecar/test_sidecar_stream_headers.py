@@ -82,6 +82,16 @@ async def test_o12_an_encoding_not_known_passes_with_its_header(
         assert await response.read() == b"\x00opaque"
 
 
+async def test_o12_a_stream_in_an_encoding_not_known_is_a_failed_engine(
+    sidecar: SidecarUnderTest, engine: FaultyEngine
+) -> None:
+    """No event of it could be read, so it would end in an error amid what a client can't decode."""
+    engine.script = answer(200, b"\x00opaque", {"Content-Encoding": "x-own"})
+    async with sidecar.chat(stream=True) as response:
+        assert response.status == 502
+    assert sidecar.outcomes(ALICE) == {"engine_failed": 1}
+
+
 async def test_o12_the_engine_is_asked_for_no_encoding(
     sidecar: SidecarUnderTest, engine: FaultyEngine
 ) -> None:

@@ -715,6 +715,18 @@ def test_sidecars_of_the_version_before_get_what_they_know_and_the_rest_is_named
     assert taken.policy.tiers == newest.policy.tiers
 
 
+def test_how_often_a_stream_that_waits_is_kept_alive() -> None:
+    judgement = judged([tier("t0")], [tenant("a")])
+    for service, seconds in ((None, None), ({}, None), ({"streamKeepAlive": "1m30s"}, 90.0)):
+        policy = compiled(
+            judgement, pool(**({} if service is None else {"service": service}))
+        ).policy
+        assert policy is not None
+        assert policy.stream_keep_alive_seconds == seconds
+    before = compiled(judgement, pool(service={"streamKeepAlive": "15s"}), version=1)
+    assert "stream_keep_alive_seconds" in before.lost
+
+
 def test_a_prefix_cache_is_ones_own_or_a_groups_of_ones_namespace() -> None:
     tenants = [
         tenant("alone"),
