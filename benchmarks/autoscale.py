@@ -39,8 +39,8 @@ from autoscale_timeline import (
 from live_pool import History, LivePool, cluster_of, live_pool, local_cluster
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
-from support.e2e_cluster import Scene, condition
 
+from testbed.e2e_cluster import Scene, condition
 from tidegate.load import LoadRun, Sample, SampleState
 from tidegate.scheduling.contracts import (
     SCENARIO_VERSION,

@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
@@ -20,6 +19,7 @@ from aiohttp import web
 from tidegate_operator.kinds import POD
 from tidegate_operator.kube import Json, Kube, KubeError
 
+from testbed.pod_status import running
 from tidegate.scheduling.contracts import (
     LATENCY_BOUNDS_SECONDS,
     POLICY_VERSION,
@@ -163,17 +163,7 @@ class Sidecars:
             self.by_address[address] = Sidecar(pool, address)
             self._running[uid] = address
         address = self._running[uid]
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = {
-            "phase": "Running",
-            "podIP": address,
-            "podIPs": [{"ip": address}],
-            "conditions": [
-                {"type": kind, "status": "True", "lastTransitionTime": now}
-                for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
-            ],
-        }
-        await self._kube.patch_status(POD, pod, status)
+        await self._kube.patch_status(POD, pod, running(address))
 
     def _of(self, request: web.Request) -> Sidecar:
         assert request.transport is not None

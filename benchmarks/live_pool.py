@@ -25,21 +25,18 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-from support.e2e_cluster import Cluster, Scene  # noqa: E402
-from support.prometheus import (  # noqa: E402
+from testbed.e2e_cluster import Cluster, Scene
+from testbed.prometheus import (
     Prometheus,
     backfill,
     prometheus_programs,
     running_alertmanager,
     running_prometheus,
 )
-
-from tidegate.local_cluster.binaries import ensure_binaries  # noqa: E402
-from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster  # noqa: E402
-from tidegate.local_cluster.deploy import deploy, find_source  # noqa: E402
-from tidegate.local_cluster.paths import cache_directory  # noqa: E402
+from tidegate.local_cluster.binaries import ensure_binaries
+from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
+from tidegate.local_cluster.deploy import deploy, find_source
+from tidegate.local_cluster.paths import cache_directory
 
 Json = dict[str, Any]
 

@@ -31,16 +31,16 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-from live_pool import ROOT, History, LivePool, cluster_of, live_pool, local_cluster
+from live_pool import History, LivePool, cluster_of, live_pool, local_cluster
 from matplotlib.axes import Axes
 from matplotlib.dates import DateFormatter
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from matplotlib.transforms import Bbox
 from rich.console import Console
 from rich.text import Text
-from support.e2e_cluster import Scene
-from support.prometheus import Prometheus
 
+from testbed.e2e_cluster import Scene
+from testbed.prometheus import Prometheus
 from tidegate.load import LoadRun
 from tidegate.scheduling.contracts import (
     SCENARIO_VERSION,
@@ -55,6 +55,7 @@ from tidegate.scheduling.contracts import (
 from tidegate.workload import Workload
 
 Json = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[1]
 
 NAMESPACE = "panels"
 STEP_SECONDS = 15

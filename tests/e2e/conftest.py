@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.e2e_cluster import OPERATOR_USER, Cluster, Scene
 
+from testbed.e2e_cluster import OPERATOR_USER, Cluster, Scene
 from tidegate.local_cluster.binaries import Binaries
 from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.deploy import deploy, find_source

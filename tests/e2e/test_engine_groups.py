@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.e2e_cluster import Scene, condition
 from support.tenant_client import TenantClient
+
+from testbed.e2e_cluster import Scene, condition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

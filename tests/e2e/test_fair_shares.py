@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from support.e2e_cluster import Scene
 from support.tenant_client import Sent, TenantClient
+
+from testbed.e2e_cluster import Scene
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

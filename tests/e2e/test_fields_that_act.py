@@ -9,8 +9,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from support.e2e_cluster import Scene, condition
 from support.tenant_client import Sent, TenantClient
+
+from testbed.e2e_cluster import Scene, condition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -17,8 +17,9 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
-from support.e2e_cluster import Cluster, Scene, condition
 from support.redis_server import redis_server
+
+from testbed.e2e_cluster import Cluster, Scene, condition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from support.e2e_cluster import Cluster, Scene, condition
 from support.tenant_client import Sent, TenantClient
 
+from testbed.e2e_cluster import Cluster, Scene, condition
 from tidegate.local_cluster.cluster import LocalCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from support.e2e_cluster import OPERATOR_USER, Cluster, Scene
 from tidegate_operator.shards import SHARD_BYTES
 
+from testbed.e2e_cluster import OPERATOR_USER, Cluster, Scene
 from tidegate.local_cluster.cluster import LocalCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

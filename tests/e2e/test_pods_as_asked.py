@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.e2e_cluster import Cluster, Scene, condition
 from support.tenant_client import TenantClient
+
+from testbed.e2e_cluster import Cluster, Scene, condition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 

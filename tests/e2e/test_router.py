@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 import openai
 import pytest
 from support.certificates import self_signed
-from support.e2e_cluster import Cluster, Scene, condition
 from support.tenant_client import Sent, TenantClient
 
+from testbed.e2e_cluster import Cluster, Scene, condition
 from tidegate.local_cluster.cluster import LocalCluster
 from tidegate.local_cluster.control_plane import APISERVER
 

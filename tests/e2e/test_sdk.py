@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from support.e2e_cluster import Cluster
+
+from testbed.e2e_cluster import Cluster
 
 pytestmark = pytest.mark.e2e
 

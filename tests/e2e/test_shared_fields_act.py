@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.e2e_cluster import Scene, condition
 from support.redis_server import RedisServer, redis_server
 from support.tenant_client import Sent, TenantClient
+
+from testbed.e2e_cluster import Scene, condition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import yaml
 from aiohttp import web
-from tidegate_operator.conditions import timestamp
 from tidegate_operator.kinds import KINDS, POD
 from tidegate_operator.kube import Json, Kube, load_configuration
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.process import Process
 from tidegate_operator.settings import Settings
 
+from testbed.pod_status import running
 from tidegate.local_cluster.control_plane import ControlPlane
 from tidegate.scheduling.contracts import (
     POLICY_VERSION,
@@ -166,7 +166,7 @@ class Pods:
                 await sidecar.start()
                 self.sidecars[uid] = sidecar
             if self.ready and not _is_ready(pod):
-                await self._kube.patch_status(POD, pod, _running(self.sidecars[uid].address))
+                await self._kube.patch_status(POD, pod, running(self.sidecars[uid].address))
 
     async def stop(self) -> None:
         for sidecar in self.sidecars.values():
@@ -176,19 +176,6 @@ class Pods:
 def _is_ready(pod: Json) -> bool:
     conditions = pod["status"].get("conditions") or ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def _running(address: str) -> Json:
-    now = timestamp(time.time())
-    return {
-        "phase": "Running",
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "conditions": [
-            {"type": kind, "status": "True", "lastTransitionTime": now}
-            for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
-        ],
-    }
 
 
 class OperatorCluster:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.prometheus import prometheus_programs
+
+from testbed.prometheus import prometheus_programs
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ import pytest
 from aiohttp import web
 from prometheus_client import generate_latest
 from support.faulty_engine import FaultyEngine
-from support.prometheus import Prometheus, backfill_burn, running_prometheus, until_true
 from support.sidecar import SidecarUnderTest, policy_document, sidecar_under_test
 from tidegate_operator.api.figures import Measured
 from tidegate_operator.autoscale.prometheus import Told, ask
@@ -28,6 +27,7 @@ from tidegate_operator.slo.promises import promises_of
 from tidegate_operator.slo.recorded import Recorded
 from tidegate_operator.slo.rules import BUDGET_ALERT
 
+from testbed.prometheus import Prometheus, backfill_burn, running_prometheus, until_true
 from tidegate.scheduling.contracts import SloMetric, SloObjective, TierPolicy
 
 pytestmark = pytest.mark.integration

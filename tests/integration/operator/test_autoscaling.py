@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.custom_resources import pool, tenant, tier
 from support.operator_cluster import OperatorCluster, Pods, eventually
-from support.prometheus import backfill_burn, prometheus_programs, running_prometheus, until_true
 from tidegate_operator.slo import rule_groups
 
+from testbed.prometheus import backfill_burn, prometheus_programs, running_prometheus, until_true
 from tidegate.scheduling.contracts import SloMetric, SloObjective, TierPolicy, TierStatus
 
 pytestmark = pytest.mark.integration

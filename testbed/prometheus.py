@@ -16,7 +16,7 @@ import yaml
 from tidegate.local_cluster.ports import free_ports
 
 Json = dict[str, Any]
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[1]
 
 
 def prometheus_programs() -> Path:
