@@ -10,6 +10,8 @@ In Shadow nothing is refused, cut or put last; the verdict is noted on the reque
 A request in parts is judged as one: by its longest part (prompt limit), its first (throttle), and
 all of them together (rate limits).
 
+Bound: O(limits of the tenant + tiers) a request.
+
 Invariant: each reservation is settled or released exactly once, when its request ends.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from tidegate.scheduling.contracts import Endpoint, OnExceed, RateLimit
+from tidegate.scheduling.contracts import Endpoint, OnExceed, Policy, RateLimit
 from tidegate.scheduling.engine_time import EnginePace
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
@@ -28,6 +30,13 @@ from tidegate.scheduling.rate_limit import RateLimiter, Reservation, Room
 from tidegate.scheduling.request import Refusal, Request
 from tidegate.scheduling.state import TenantState
 from tidegate.scheduling.tenant_averages import RESERVATION_PERCENT, output_quantile_tokens
+
+
+def asks_for_admission(policy: Policy) -> bool:
+    """Whether anything in it is decided by what a request may expect, or uses up a limit."""
+    return any(
+        tier.prompt_limit or tier.slo_objectives or tier.rate_limits for tier in policy.tiers
+    ) or any(tenant.rate_limits for tenant in policy.tenants)
 
 
 class Admission:

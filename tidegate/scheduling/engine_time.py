@@ -111,7 +111,8 @@ class EnginePace:
         self.step_tokens = step_tokens
         """Most tokens of a step."""
         self.budget_tokens = step_tokens
-        """Most prefill tokens of a step in which anything decodes."""
+        """Most prefill tokens of a step in which anything decodes; fewer, where a plug-in keeps a
+        budget (``entrance``)."""
         self.decode_rows = 1.0
         """Mean over recent steps that decode."""
         self.step_seconds = 0.0

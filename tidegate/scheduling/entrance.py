@@ -2,10 +2,10 @@
 
 Theory of operation: whose turn it is, is the ``scheduler``'s word; when one more may go, the
 ``gates``'; whether the engine has a seat and KV blocks for that one, and who makes way, the
-``places``'. Beside a plug-in there is a gate for each tier and the engine keeps the places itself;
-without one there is one gate for all, some seats stay free (``spare_seats``), nobody but the engine
-keeps a prefill budget, and who has no place keeps its tier out until the next attempt and takes no
-room in the gate of others.
+``places``'. Beside a plug-in there is a gate for each tier, and the engine keeps the places and
+keeps the prefill budget; without one there is one gate for all, some seats stay free
+(``spare_seats``), and who has no place keeps its tier out until the next attempt and takes no room
+in the gate of others.
 
 Every host of the core (the sidecar, the simulator in virtual time) dispatches through here, so that
 what is proved in one holds in the other.
@@ -24,7 +24,7 @@ from typing import Generic
 from tidegate.scheduling.contracts import Policy, Task
 from tidegate.scheduling.engine_time import RequestStep
 from tidegate.scheduling.gates import Gates
-from tidegate.scheduling.kv_holdings import T
+from tidegate.scheduling.occupant import T
 from tidegate.scheduling.places import Places
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
@@ -53,9 +53,9 @@ class Entrance(Generic[T]):
 
     def _follow(self, policy: Policy) -> None:
         self.places.apply_policy(policy)
-        if not self._by_tier:
+        if self._by_tier:
             pace = self._scheduler.pace
-            pace.budget_tokens = pace.step_tokens
+            pace.budget_tokens = policy.prefill.budget_tokens(pace.step_tokens)
 
     def next(self, now: float, preempt: Preempt[T]) -> Request | None:
         """The next of those that wait to go to the engine; None: nobody may."""

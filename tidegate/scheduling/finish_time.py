@@ -78,12 +78,7 @@ class Skew(NamedTuple):
     ratio: float
     """vft_skew: above 0 late, below 0 early."""
     cause: SkewCause | None
-    """Set where it is flagged."""
-
-    @property
-    def is_flagged(self) -> bool:
-        """Later than source 000 allows."""
-        return self.cause is not None
+    """Set where it is flagged: later than source 000 allows."""
 
 
 def estimate(

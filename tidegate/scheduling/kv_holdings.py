@@ -17,11 +17,12 @@ Invariants: whoever entered is counted until it left, under the terms in force; 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple
 
 from tidegate.scheduling.contracts import Policy, SchedulingMode
 from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.kv_projection import project
+from tidegate.scheduling.occupant import T
 from tidegate.scheduling.plan_request import PlanRequest
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.step_policy import (
@@ -35,37 +36,6 @@ MANY_SEATS = 1 << 20
 """Where the engine's seats are not known, none is short."""
 NULL_BLOCKS = 1
 """vLLM counts a block that it never gives away."""
-
-
-class Occupant(Protocol):
-    """A request in the engine, as its host knows it; hashed by identity."""
-
-    @property
-    def request(self) -> Request:
-        """What was dispatched."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Seen of it since it was dispatched."""
-
-    @property
-    def unfilled_tokens(self) -> int:
-        """Of its prompt, not taken to be computed yet."""
-
-    @property
-    def first_token_at(self) -> float | None:
-        """Unset: its prompt is being computed."""
-
-    @property
-    def preemptions(self) -> int:
-        """How often it was taken off the engine."""
-
-    @property
-    def evictable(self) -> bool:
-        """Whether it can be taken off the engine without its client's noticing."""
-
-
-T = TypeVar("T", bound=Occupant)
 
 
 class PoolBlocks(NamedTuple):

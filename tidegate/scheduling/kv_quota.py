@@ -104,11 +104,7 @@ class KvQuota:
         own = pools[pool]
         lent = self._policy.engine.total_blocks - own.nominal_blocks
         lent -= sum(
-            [
-                terms.nominal_blocks - terms.lendable_blocks
-                for other, terms in enumerate(pools)
-                if other != pool
-            ]
+            [each.nominal_blocks - each.lendable_blocks for each in pools if each is not own]
         )
         return own.nominal_blocks + min(own.borrow_limit_blocks, lent)
 

@@ -38,11 +38,6 @@ class WindowState:
     slices: tuple[SliceState, ...]
 
 
-def export_state(limiter: RateLimiter, clocks: Clocks) -> list[WindowState]:
-    """All counters as they are now; O(n). ``window_state`` for one at a time."""
-    return [window_state(key, window, clocks) for key, window in limiter.windows.items()]
-
-
 def window_state(key: WindowKey, window: Window, clocks: Clocks) -> WindowState:
     """One of ``RateLimiter.windows`` as it is now."""
     window.advance(clocks)

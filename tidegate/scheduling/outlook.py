@@ -4,6 +4,8 @@ One :class:`Outlook` follows a scheduler: what waits in each tier (``tier_loads`
 engine takes it, which prefills are ahead. From that come the forecasts of ``waiting_time`` (for the
 throttle, and for who asks about one that waits) and of ``finish_time`` (at the dispatch). Costs are
 in the currency of the tiers: EngineTime where the host reports steps, else tokens.
+
+Bound: O(1) an event, O(tiers) a forecast. Invariant: what entered a sum leaves it at the same cost.
 """
 
 from __future__ import annotations
@@ -27,13 +29,6 @@ from tidegate.scheduling.tenant_averages import (
 )
 from tidegate.scheduling.tier_loads import TierLoads
 from tidegate.scheduling.waiting_time import WaitForecast
-
-
-def asks_for_outlook(policy: Policy) -> bool:
-    """Whether anything in it is decided by what a request may expect, or uses up a limit."""
-    return any(
-        tier.prompt_limit or tier.slo_objectives or tier.rate_limits for tier in policy.tiers
-    ) or any(tenant.rate_limits for tenant in policy.tenants)
 
 
 class Outlook:
@@ -155,9 +150,7 @@ class Outlook:
         self._loads.remove(job)
         self._rate.dispatched(job.expected_cost, others_wait, now)
         if (forecast := request.forecast) is not None and self._pace is not None:
-            forecast.at_dispatch = self._estimate(self._pace, request, job.tenant, 0.0)
-            forecast.first_token = None
-            forecast.est_finish = now + forecast.at_dispatch.finish_seconds
+            forecast.made(self._estimate(self._pace, request, job.tenant, 0.0), now)
         self._unstarted_tokens += request.prompt_tokens
 
     def started(self, job: Job, now: float) -> None:
@@ -179,36 +172,25 @@ class Outlook:
             averages.ended(
                 usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, usage.decode_steps
             )
-        forecast, dispatched = request.forecast, request.dispatched
-        if forecast is None or forecast.at_dispatch is None or dispatched is None:
-            return
-        first_token = now if forecast.first_token is None else forecast.first_token
-        forecast.skew = finish_time.skew(
-            forecast.at_dispatch,
-            first_token - dispatched,
-            now - dispatched,
-            usage.output_tokens,
-            usage.preempted_seconds,
-        )
+        if request.forecast is not None and request.dispatched is not None:
+            request.forecast.judge(request.dispatched, now, usage)
 
     def _estimate(
         self, pace: EnginePace, request: Request, tenant: TenantState, wait_seconds: float
     ) -> FinishEstimate:
-        mine, tiers = tenant.averages, tenant.tier.averages
         return finish_time.estimate(
             pace,
             request.prompt_tokens,
             request.expected_output_tokens,
             cached_tokens=request.expected_cached_tokens,
-            tokens_per_step=expected_tokens_per_step(mine, tiers),
+            tokens_per_step=expected_tokens_per_step(tenant.averages, tenant.tier.averages),
             prefill_ahead_tokens=self._unstarted_tokens,
             wait_seconds=wait_seconds,
         )
 
     def _debt(self, request: Request, tenant: TenantState) -> float:
         """What the tenant owes its tier's round robin, in the currency of the tiers."""
-        tier = tenant.tier
-        debt = tier.robin.debt(tenant.account)
+        debt = tenant.tier.robin.debt(tenant.account)
         return debt * exchange_rate(self._pace, request, tenant) if debt > 0 else 0.0
 
     def _add(self, job: Job) -> None:

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple
 
-from tidegate.scheduling.kv_holdings import MANY_SEATS, KvHoldings, T, held_by_pool
+from tidegate.scheduling.kv_holdings import MANY_SEATS, KvHoldings, held_by_pool
+from tidegate.scheduling.occupant import T
 from tidegate.scheduling.plan_request import PlanRequest, StepPlan, StepState, Veto
 from tidegate.scheduling.recompute import backoff_seconds
 from tidegate.scheduling.request import Request

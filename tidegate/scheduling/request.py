@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidegate.scheduling.contracts import Endpoint
-from tidegate.scheduling.finish_time import FinishEstimate, Skew
+from tidegate.scheduling.finish_time import FinishEstimate, Skew, skew
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.rate_limit import LimitRefusal, Reservation
 
@@ -34,6 +34,23 @@ class Forecast:
     """When its first token came."""
     skew: Skew | None = None
     """vft_skew of the estimate at its dispatch; unset where it did not run to its end."""
+
+    def made(self, estimate: FinishEstimate, now: float) -> None:
+        """Of one that is dispatched now, perhaps once more."""
+        self.at_dispatch, self.first_token = estimate, None
+        self.est_finish = now + estimate.finish_seconds
+
+    def judge(self, dispatched: float, now: float, usage: Usage) -> None:
+        """It has run to its end now."""
+        if self.at_dispatch is not None:
+            first_token = now if self.first_token is None else self.first_token
+            self.skew = skew(
+                self.at_dispatch,
+                first_token - dispatched,
+                now - dispatched,
+                usage.output_tokens,
+                usage.preempted_seconds,
+            )
 
 
 @dataclass(slots=True, eq=False)
@@ -113,8 +130,7 @@ class Request:
         return self.whole is None or self.whole.parts[-1] is self
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What the engine reports of an ended request, in tokens, over all of its sequences."""
 
     prompt_tokens: int

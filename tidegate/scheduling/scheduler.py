@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from math import ceil
 
-from tidegate.scheduling.admission import Admission
+from tidegate.scheduling.admission import Admission, asks_for_admission
 from tidegate.scheduling.contracts import Policy, SchedulingMode
 from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
 from tidegate.scheduling.engine_time import EnginePace, RequestStep
@@ -39,7 +39,7 @@ from tidegate.scheduling.job import Job
 from tidegate.scheduling.ledger import Ledger
 from tidegate.scheduling.limit_desk import LimitDesk
 from tidegate.scheduling.outcomes import Outcome
-from tidegate.scheduling.outlook import Outlook, asks_for_outlook
+from tidegate.scheduling.outlook import Outlook
 from tidegate.scheduling.peer_service import PeerService
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.roster import Roster
@@ -383,10 +383,8 @@ class Scheduler:
         self._in_shadow = policy.scheduling_mode is SchedulingMode.SHADOW
         self._admission.enforced = not self._in_shadow
         tokens = policy.engine.max_num_batched_tokens or DEFAULT_BUDGET_TOKENS
-        self.pace.step_tokens = tokens
-        # Steps are reported by the plug-in, which also keeps the prefill budget.
-        self.pace.budget_tokens = policy.prefill.budget_tokens(tokens) if self._timed else tokens
-        self._looks_out = self._timed or asks_for_outlook(policy) or self._admission.holds_any
+        self.pace.step_tokens = self.pace.budget_tokens = tokens
+        self._looks_out = self._timed or asks_for_admission(policy) or self._admission.holds_any
         self.standings.follow(policy.scheduling_mode, self._looks_out)
         self._admission.forget_unused(self._roster.tenants.values(), now)
         if self._looks_out:

@@ -1,7 +1,7 @@
 """Seats that stay free for tiers with a reservation, where nobody is sent off an engine for them.
 
 Use: ``SpareSeats`` is told of arrivals, dispatches and ends; ``held_back`` names the tiers whose
-requests may not take one of the seats that are still free. O(tiers); pure.
+requests may not take one of the seats that are still free.
 
 Theory
 ------
@@ -19,8 +19,13 @@ where its reservation is less than a whole seat. Never are more kept than what t
 their reservations, so that all others may hold the rest of the engine whatever arrives; and a tier
 that has a reservation itself leaves room only for those of higher priority.
 
-Beside a plug-in none are kept: it makes room inside the engine, within a step. Source: the guard
-channels of Hong and Rappaport 1986 (for calls that are handed over), with one server.
+Beside a plug-in none are kept here: it makes room inside the engine, within a step, and its own
+rule (``step_seats.headroom``) is another one, since who finds none there has a victim's seat at
+once and takes none of those that are given back, so that a queue with losses (M/M/1/k) stands in
+the place of this one, in which who finds none waits and is next (M/M/1).
+
+Bound: O(tiers). Source: the guard channels of Hong and Rappaport 1986 (for calls that are handed
+over), with one server.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from tidegate.scheduling.contracts import (
     Standing,
     TenantAhead,
     TierAhead,
-    TierBefore,
 )
 from tidegate.scheduling.job import Job
 from tidegate.scheduling.limit_window import Clocks
@@ -36,7 +35,6 @@ from tidegate.scheduling.request import Request
 from tidegate.scheduling.roster import Roster
 from tidegate.scheduling.selection import Selection
 from tidegate.scheduling.state import TenantState, TierState
-from tidegate.scheduling.tier_account import TierAccount
 
 _SHOWN_TENANTS = 5
 
@@ -139,39 +137,13 @@ class Standings:
 
     def _tiers_before(self, mine: TierState) -> list[TierAhead]:
         """The tiers that would be dispatched before this one now."""
-        found = []
+        found, tiers = [], self._selection.tiers
         for tier in self._roster.tiers.values():
             if tier is mine or not tier.account.waiting:
                 continue
-            if (why := self._why_before(tier.account, mine.account)) is not None:
+            if (why := tiers.why_before(tier.account, mine.account)) is not None:
                 found.append(TierAhead(tier.name, why, tier.queued))
         return found
-
-    def _why_before(
-        self, other: TierAccount[TierState], mine: TierAccount[TierState]
-    ) -> TierBefore | None:
-        """The rules of ``Tiers.first``, for two: longest overdue, then the turn, then the limit."""
-        theirs, own = self._standing_of(other), self._standing_of(mine)
-        if theirs != own:
-            if theirs > own:
-                return None
-            return TierBefore.RESERVATION if theirs == 0 else TierBefore.LIMIT
-        if own == 0:
-            overdue = other.reservation_tag < mine.reservation_tag
-            return TierBefore.RESERVATION if overdue else None
-        if own == 1:
-            if not other.share.goes_before(mine.share):
-                return None
-            higher = other.share.rank < mine.share.rank
-            return TierBefore.PRIORITY if higher else TierBefore.TURN
-        return TierBefore.LIMIT if other.limit_tag < mine.limit_tag else None
-
-    def _standing_of(self, tier: TierAccount[TierState]) -> int:
-        """0: due by its reservation, 1: below its limit, 2: above it."""
-        served = self._selection.tiers.served
-        if tier.reserved_ratio and tier.reservation_tag <= served:
-            return 0
-        return 1 if tier.limit_ratio >= 1 or tier.limit_tag <= served else 2
 
     def _tenants_before(self, tenant: TenantState) -> list[TenantState]:
         """The tenants of its tier whose turn is before; all, where it has none itself."""

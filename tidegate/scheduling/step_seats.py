@@ -6,10 +6,12 @@ computes again all that it had, while a seat that is free when a protected reque
 nobody anything. So while protected requests come, seats are kept free for them (*headroom*): as
 many as leave one of twenty to find none. Each end of any request fills the headroom up again, so
 its seats in use are a queue M/M/1/h with rho = protected entries / ends, as they were of late, and
-the part (1 - rho) rho^h / (1 - rho^(h + 1)) of arrivals finds it used up.
+the part (1 - rho) rho^h / (1 - rho^(h + 1)) of arrivals finds it used up. Those have a victim's
+seat and are lost to that queue; without a plug-in they wait in it, which is why ``spare_seats``,
+which keeps seats free there, counts by rho^h instead.
 
 Bounds: at most 1/8 of the seats, and none within ``_REMEMBERED_STEPS`` or so without a protected
-entry, are kept. O(1) a step.
+entry, are kept. O(1) a step. Source: the guard channels of Hong and Rappaport 1986 with one server.
 
 Invariants: seats given fit the engine; protected tiers and those below their reservation are never
 kept waiting by headroom.

@@ -64,16 +64,6 @@ class StepWork(NamedTuple):
     encoder_tokens: int = 0
     """Of images and audio."""
 
-    def plus(self, other: StepWork) -> StepWork:
-        """Both together."""
-        return StepWork(
-            self.tokens + other.tokens,
-            self.attention_pairs + other.attention_pairs,
-            self.decode_rows + other.decode_rows,
-            self.kv_tokens_read + other.kv_tokens_read,
-            self.encoder_tokens + other.encoder_tokens,
-        )
-
 
 def prefill_work(tokens: int, context_tokens: int, encoder_tokens: int = 0) -> StepWork:
     """A chunk of ``tokens`` after ``context_tokens`` that are computed already."""

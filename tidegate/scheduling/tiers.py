@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Generic, TypeVar
 
-from tidegate.scheduling.contracts import BetweenTiers, TierPolicy
+from tidegate.scheduling.contracts import BetweenTiers, TierBefore, TierPolicy
 from tidegate.scheduling.tier_account import GRANTS, Grant, TierAccount
 from tidegate.scheduling.tier_turns import Turn
 
@@ -113,6 +113,29 @@ class Tiers(Generic[T]):
             elif over is None or tier.limit_tag < over.limit_tag:
                 over = tier
         return due or under or over
+
+    def why_before(self, other: TierAccount[T], mine: TierAccount[T]) -> TierBefore | None:
+        """Why :meth:`first` would have the other of the two, if both waited; None: it would not."""
+        theirs, own = self._standing(other), self._standing(mine)
+        if theirs != own:
+            if theirs > own:
+                return None
+            return TierBefore.RESERVATION if theirs == 0 else TierBefore.LIMIT
+        if own == 0:
+            overdue = other.reservation_tag < mine.reservation_tag
+            return TierBefore.RESERVATION if overdue else None
+        if own == 1:
+            if not other.share.goes_before(mine.share):
+                return None
+            higher = other.share.rank < mine.share.rank
+            return TierBefore.PRIORITY if higher else TierBefore.TURN
+        return TierBefore.LIMIT if other.limit_tag < mine.limit_tag else None
+
+    def _standing(self, tier: TierAccount[T]) -> int:
+        """0: due by its reservation, 1: below its limit, 2: above it."""
+        if tier.reserved_ratio and tier.reservation_tag <= self.served:
+            return 0
+        return 1 if tier.limit_ratio >= 1 or tier.limit_tag <= self.served else 2
 
     def waiting(self) -> list[T]:
         """The owners of those that wait."""

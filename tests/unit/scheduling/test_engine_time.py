@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.step_work import together
 
 from tidegate.scheduling.engine_time import EnginePace, RequestStep, split
 from tidegate.scheduling.step_time_fit import StepTimeFit, StepWork, decode_work, prefill_work
@@ -18,10 +19,7 @@ FIT = StepTimeFit()
 
 
 def total_of(rows: list[RequestStep]) -> StepWork:
-    total = StepWork()
-    for row in rows:
-        total = total.plus(row.work).plus(row.recomputed)
-    return total
+    return together(*[each for row in rows for each in (row.work, row.recomputed)])
 
 
 works = st.one_of(

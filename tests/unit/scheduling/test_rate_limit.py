@@ -19,7 +19,7 @@ from tidegate.scheduling.contracts import (
     decode,
     encode,
 )
-from tidegate.scheduling.limit_state import WindowState, export_state, restore_state
+from tidegate.scheduling.limit_state import WindowState, restore_state, window_state
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import HTTP_ERRORS, Outcome
 from tidegate.scheduling.rate_limit import LimitRefusal, RateLimiter, Reservation
@@ -221,7 +221,10 @@ def test_counters_in_which_nothing_counts_are_let_go() -> None:
 def restarted(limiter: RateLimiter, before: Clocks, after: Clocks) -> RateLimiter:
     """Its counters in another process, through JSON."""
     made = RateLimiter()
-    states = [decode(WindowState, encode(state)) for state in export_state(limiter, before)]
+    states = [
+        decode(WindowState, encode(window_state(key, window, before)))
+        for key, window in limiter.windows.items()
+    ]
     restore_state(made, states, after)
     return made
 

@@ -16,8 +16,11 @@ from tidegate.scheduling.contracts import (
     SloObjective,
 )
 from tidegate.scheduling.engine_time import EnginePace, RequestStep
+from tidegate.scheduling.entrance import Entrance
 from tidegate.scheduling.finish_time import SkewCause
+from tidegate.scheduling.occupant import Occupant
 from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.places import Places
 from tidegate.scheduling.request import Request, Usage
 from tidegate.scheduling.scheduler import Scheduler
 from tidegate.scheduling.step_time_fit import StepWork, decode_work, prefill_work
@@ -173,7 +176,7 @@ def test_est_finish_is_what_comes_true_and_nothing_is_flagged(build: SimpleNames
     assert last is not None
     assert last.est_finish == pytest.approx(engine.now, abs=0.15)
     assert at_arrival[-1] > sent + 1.2
-    assert not any(request.forecast.skew.is_flagged for request in requests)  # type: ignore[union-attr]
+    assert not any(request.forecast.skew.cause for request in requests)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -201,14 +204,20 @@ def test_first_tokens_are_expected_at_the_prefill_budget_of_the_plug_in(
     build: SimpleNamespace,
 ) -> None:
     fields = {"engine": EngineLimits(max_num_batched_tokens=8192)}
-    for limits, timed, budget in (
+    for limits, plugin, budget in (
         (PrefillLimits(), True, 2457),
         (PrefillLimits(tokens_per_step=1000), True, 1000),
         (PrefillLimits(tokens_per_step=10_000), True, 8192),
         (PrefillLimits(), False, 8192),
     ):
         policy = build.policy(tenants={"a": {}}, prefill=limits, **fields)
-        pace = Scheduler(policy, 0.0, timed=timed).pace
+        scheduler = Scheduler(policy, 0.0, timed=True)
+        places: Places[Occupant] = Places()
+        entrance = Entrance(scheduler, places, policy, 0.0, plugin=plugin)
+        pace = scheduler.pace
+        assert (pace.step_tokens, pace.budget_tokens) == (8192, budget)
+        scheduler.apply_policy(policy, 1.0)
+        entrance.apply_policy(policy, 1.0)
         assert (pace.step_tokens, pace.budget_tokens) == (8192, budget)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.step_work import together
 
 from tidegate.scheduling.step_time_fit import (
     PRIOR_SECONDS,
@@ -32,7 +33,7 @@ def mixed_steps(seed: int) -> Iterator[StepWork]:
         work = StepWork(rows, 0.0, rows, rows * rng.randint(200, 6000))
         if rng.random() < 0.4:
             context = rng.choice([0, 2048, 8192, 30_000])
-            work = work.plus(prefill_work(rng.randint(50, 2048), context))
+            work = together(work, prefill_work(rng.randint(50, 2048), context))
         yield work
 
 
@@ -127,7 +128,7 @@ def test_a_step_without_duration_is_no_measurement() -> None:
 
 def test_work_adds_up() -> None:
     whole = prefill_work(3000, 500)
-    assert prefill_work(1000, 500).plus(prefill_work(2000, 1500)) == whole
+    assert together(prefill_work(1000, 500), prefill_work(2000, 1500)) == whole
     assert decode_work(700, 4) == StepWork(4, 0.0, 1, 700)
     fit = StepTimeFit()
     assert fit.seconds(whole.tokens, whole.kv_tokens_read, whole.attention_pairs) == pytest.approx(
@@ -154,7 +155,7 @@ def test_on_anything_measured_more_work_never_takes_less_time(
     for work, seconds in steps:
         fit.observe(work, seconds)
     assert all(0 < coefficient < 1e6 for coefficient in fit.coefficients)
-    assert predicted_seconds(fit, one.plus(more)) >= predicted_seconds(fit, one) > 0
+    assert predicted_seconds(fit, together(one, more)) >= predicted_seconds(fit, one) > 0
 
 
 @settings(deadline=None, max_examples=30)
@@ -175,8 +176,9 @@ def test_outliers_now_and_then_for_hours_do_not_drive_it_away(seed: int) -> None
     draw = random.Random(seed)
     fit = StepTimeFit()
     for _ in range(2_000):
-        work = prefill_work(draw.choice([1, 30]), draw.choice([0, 1])).plus(
-            decode_work(draw.randint(30, 50))
+        work = together(
+            prefill_work(draw.choice([1, 30]), draw.choice([0, 1])),
+            decode_work(draw.randint(30, 50)),
         )
         seconds = 0.005 * draw.uniform(0.8, 1.2)
         if draw.random() < 0.2:
