@@ -55,7 +55,7 @@ class Departure:
     @property
     def told(self) -> bool:
         """A client's next request should go elsewhere."""
-        return self.begun or (self._announcers > 0 and self._seconds > 0)
+        return self._begun.is_set() or (self._announcers > 0 and self._seconds > 0)
 
     @contextlib.contextmanager
     def announced(self) -> Iterator[None]:

@@ -83,7 +83,8 @@ class Dispatcher:
             raise ApiError(Outcome.DRAINING)
         if scheduler is None or not self._engine_ready:
             raise ApiError(Outcome.NO_ENGINE, retry_after=NO_ENGINE_RETRY_SECONDS)
-        if (request.parts or (request,))[0].id in self._tickets:
+        parts = request.parts or (request,)
+        if parts[0].id in self._tickets:
             # Ids are random, but for those that a router signs: somebody sends its words again.
             raise ApiError(Outcome.UNAUTHENTICATED, "A request of this id is served already.")
         now = self.loop.time()
@@ -96,8 +97,10 @@ class Dispatcher:
         self._tally.admitted(request)
         self.in_flight.arrived(request, now)
         self.changes += 1
-        tickets = [Ticket(self, part, key_sha256) for part in request.parts or (request,)]
-        self._tickets.update((ticket.request.id, ticket) for ticket in tickets)
+        tickets = []
+        for part in parts:
+            ticket = self._tickets[part.id] = Ticket(self, part, key_sha256)
+            tickets.append(ticket)
         try:
             self._pump(now)
             if tickets[-1].state is TicketState.QUEUED:

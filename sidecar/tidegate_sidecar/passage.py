@@ -87,49 +87,52 @@ class Passage:
         """Its first dispatch; ``now`` while it waits; its arrival where it never did."""
         if not self.tickets:
             return self.arrival
-        times = [ticket.request.dispatched for ticket in self.tickets]
-        return min([time for time in times if time is not None], default=now)
+        first = now
+        for ticket in self.tickets:
+            dispatched = ticket.request.dispatched
+            if dispatched is not None and dispatched < first:
+                first = dispatched
+        return first
 
     def record(self, outcome: str, pool: str, tier: str, now: float) -> UsageRecord:
         """What it was billed and how it went, by ``now``."""
-        asked, error, tickets = self.request, self.error, self.tickets
-        served = _served(tickets[0]) if len(tickets) == 1 else _served_in_parts(tickets)
-        forecast, skew = served.forecast, None
-        est_finish = None if forecast is None else forecast.est_finish
-        if forecast is not None:
-            skew = forecast.skew
-        return UsageRecord(
-            version=USAGE_RECORD_VERSION,
-            kind=RecordKind.USAGE,
-            id=self.id,
-            outcome=outcome,
-            arrived_at=self.arrived_at,
-            duration_seconds=now - self.arrival,
-            pool=pool,
-            tenant=self.tenant,
-            tier=tier,
-            endpoint="" if self.endpoint is None else self.endpoint,
-            model="" if asked is None else asked.model or "",
-            stream=self.stream,
-            sequences=1 if asked is None else asked.sequences,
-            prompt_tokens=max(served.billed_tokens - served.output_tokens, 0),
-            cached_tokens=served.cached_tokens,
-            output_tokens=served.output_tokens,
-            tokens_reported=served.reported,
-            engine_ms=served.engine_ms,
-            estimated_prompt_tokens=0 if asked is None else asked.prompt_tokens,
-            max_output_tokens=0 if asked is None else asked.max_output_tokens,
-            queued_seconds=_since(self.arrival, served.dispatched),
-            ttft_seconds=_since(self.arrival, served.first_token),
-            limit=self.refused_by_limit,
-            retry_after_seconds=None if error is None else _retry_after(error),
-            est_finish_at=None
-            if est_finish is None
-            else self.arrived_at + est_finish - self.arrival,
-            vft_skew=None if skew is None else skew.ratio,
-            vft_skew_cause=None if skew is None else skew.cause,
-            engine_group=self.engine_group,
+        kind, seconds = RecordKind.USAGE, now - self.arrival
+        record = UsageRecord(
+            USAGE_RECORD_VERSION, kind, self.id, outcome, self.arrived_at, seconds, pool
         )
+        record.tenant = self.tenant
+        record.tier = tier
+        record.stream = self.stream
+        record.engine_group = self.engine_group
+        if self.endpoint is not None:
+            record.endpoint = self.endpoint
+        if (asked := self.request) is not None:
+            record.model = asked.model or ""
+            record.sequences = asked.sequences
+            record.estimated_prompt_tokens = asked.prompt_tokens
+            record.max_output_tokens = asked.max_output_tokens
+            record.limit = self.refused_by_limit
+        if self.error is not None:
+            record.retry_after_seconds = _retry_after(self.error)
+        if self.tickets:
+            self._record_service(record)
+        return record
+
+    def _record_service(self, record: UsageRecord) -> None:
+        tickets = self.tickets
+        served = _served(tickets[0]) if len(tickets) == 1 else _served_in_parts(tickets)
+        record.prompt_tokens = max(served.billed_tokens - served.output_tokens, 0)
+        record.output_tokens = served.output_tokens
+        record.cached_tokens = served.cached_tokens
+        record.tokens_reported = served.reported
+        record.engine_ms = served.engine_ms
+        record.queued_seconds = _since(self.arrival, served.dispatched)
+        record.ttft_seconds = _since(self.arrival, served.first_token)
+        if (forecast := served.forecast) is not None:
+            if (est_finish := forecast.est_finish) is not None:
+                record.est_finish_at = self.arrived_at + est_finish - self.arrival
+            if (skew := forecast.skew) is not None:
+                record.vft_skew, record.vft_skew_cause = skew
 
 
 class _Served(NamedTuple):

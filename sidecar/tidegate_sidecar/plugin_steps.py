@@ -167,8 +167,7 @@ class PluginSteps:
         if run is None or ticket.usage is None:
             return
         known = run.decode_steps and self.figures.lost == run.lost_before
-        ticket.usage = replace(
-            ticket.usage,
+        ticket.usage = ticket.usage._replace(
             decode_steps=run.decode_steps if known else None,
             preempted_seconds=run.preempted_seconds,
         )
