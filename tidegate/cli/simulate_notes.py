@@ -1,0 +1,52 @@
+"""What a reader of a simulation must know besides its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import inf
+
+from tidegate.cli.policy_files import PolicyInput
+from tidegate.cli.simulate_systems import Hardware
+from tidegate.scheduling.contracts import Policy, SchedulingMode
+from tidegate.simulator.simulation.result import RequestRecord
+
+
+def how_simulated(given: PolicyInput, engine: Hardware, with_plugin: bool) -> Iterator[str]:
+    """What stands for the pool; ``with_plugin``: an engine with the plug-in is among it."""
+    if with_plugin:
+        yield (
+            "tidegate: with the plug-in in the engine; sidecar: Tidegate before a stock vLLM, "
+            "as a pool without the plug-in runs"
+        )
+    if given.policy.scheduling_mode is not SchedulingMode.TIDEGATE:
+        yield (
+            f"The pool's mode is {given.policy.scheduling_mode}, simulated as fcfs; under "
+            "--policy tidegate or sidecar it is as if switched on"
+        )
+    if given.gpus is not None and given.gpus != engine.gpus:
+        yield (
+            f"The pool's engine has {given.gpus} GPUs, {engine.name} has {engine.gpus}: choose the "
+            "--calibration that is nearest to your hardware"
+        )
+    if given.replicas > 1:
+        yield f"One of {given.replicas} replicas is simulated, and gets all of the workload"
+
+
+def served_only_here(policy: Policy, records: Iterable[RequestRecord]) -> Iterator[str]:
+    """Limits that no scheduler looks at, but an engine or a sidecar does before it."""
+    context = policy.model.max_model_len_tokens or inf
+    output = {tier.name: tier.output.max_tokens or inf for tier in policy.tiers}
+    long = answers = 0
+    for one in records:
+        long += one.prompt_tokens + max(1, one.output_tokens) > context
+        answers += one.output_tokens > output[one.tier]
+    if long:
+        yield (
+            f"{long:,} requests are longer than the model's context of {context:,} tokens: a real "
+            "engine refuses them with 400"
+        )
+    if answers:
+        yield (
+            f"{answers:,} answers are longer than their tier's output.max: a sidecar refuses such "
+            "requests with 400"
+        )
