@@ -33,6 +33,8 @@ log = logging.getLogger("tidegate.sidecar")
 IDENTITY_HEADER = "x-tidegate-identity"
 STAYS_HEADER = "x-tidegate-stays"
 """Set by a router: the request has been handed back often enough, and waits where it is."""
+WAITED_HEADER = "x-tidegate-waited-ms"
+"""Set by a router: how long ago the request came, which was handed back since."""
 LIFETIME_SECONDS = 30.0
 """From the signature to the sidecar: a hop, and what two clocks differ by."""
 MIN_SECRET_BYTES = 32

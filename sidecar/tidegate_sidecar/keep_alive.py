@@ -20,21 +20,37 @@ Source: BerriAI/litellm PR#37322, theopenco/llmgateway PR#1541 (case R6).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tidegate_sidecar.answers import ClientGone, StreamAnswer
+from tidegate_sidecar.identity_keys import WAITED_HEADER
 from tidegate_sidecar.ticket import Ticket, TicketState
 
 COMMENT = b": keep-alive\n\n"
 
 
+def waited_seconds(headers: Mapping[str, str]) -> float:
+    """How long a request that a router signed has waited in other pods."""
+    told_ms = headers.get(WAITED_HEADER, "")[:12]
+    return int(told_ms) / 1000 if told_ms.isascii() and told_ms.isdecimal() else 0.0
+
+
 class KeepAlive:
     """Of one admitted request; a context manager around all that may take long.
 
-    ``new_stream`` makes what its client is sent, where nothing else has yet.
+    ``new_stream`` makes what its client is sent, where nothing else has yet; the request has waited
+    for ``waited_seconds`` in other pods.
     """
 
-    __slots__ = ("_every_seconds", "_loop", "_new_stream", "_stall_seconds", "_ticket", "_timer")
+    __slots__ = (
+        "_every_seconds",
+        "_first_seconds",
+        "_loop",
+        "_new_stream",
+        "_stall_seconds",
+        "_ticket",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -43,16 +59,18 @@ class KeepAlive:
         new_stream: Callable[[], StreamAnswer],
         every_seconds: float,
         stall_seconds: float,
+        waited_seconds: float = 0.0,
     ) -> None:
         self._loop = loop
         self._ticket = ticket
         self._new_stream = new_stream
         self._every_seconds = every_seconds
         self._stall_seconds = stall_seconds
+        self._first_seconds = max(every_seconds - waited_seconds, 0.0)
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> KeepAlive:
-        self._timer = self._loop.call_later(self._every_seconds, self._comment)
+        self._timer = self._loop.call_later(self._first_seconds, self._comment)
         return self
 
     def __exit__(self, *_: object) -> None:

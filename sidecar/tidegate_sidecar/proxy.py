@@ -36,7 +36,7 @@ from tidegate_sidecar.forward import UsageNotTold, require_usage_known, send, up
 from tidegate_sidecar.identity_keys import STAYS_HEADER, require_body
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.join import JOIN_MIN_OUTPUT_TOKENS, joinable, new_joiner
-from tidegate_sidecar.keep_alive import KeepAlive
+from tidegate_sidecar.keep_alive import KeepAlive, waited_seconds
 from tidegate_sidecar.models_route import MODELS_PATH, models_answer
 from tidegate_sidecar.parts import Parts
 from tidegate_sidecar.passage import Passage
@@ -205,6 +205,7 @@ class Proxy(TenantsPort):
                 lambda: new_stream(call.request, ticket, close=self._goes_elsewhere(stage)),
                 keep_alive_seconds,
                 self._runtime.settings.client_stall_seconds,
+                waited_seconds(call.request.headers) if signed else 0.0,
             ):
                 return await self._dispatch(call, ticket)
 

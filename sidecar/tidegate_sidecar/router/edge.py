@@ -42,7 +42,12 @@ from tidegate_sidecar.engine import EngineUnreachable, Exchange
 from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.errors import DROPPED_REASON_HEADER, ApiError
 from tidegate_sidecar.estimate import Estimator
-from tidegate_sidecar.identity_keys import IDENTITY_HEADER, STAYS_HEADER, IdentityKeys
+from tidegate_sidecar.identity_keys import (
+    IDENTITY_HEADER,
+    STAYS_HEADER,
+    WAITED_HEADER,
+    IdentityKeys,
+)
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.parts import MAX_ANSWER_BYTES
 from tidegate_sidecar.passage import Passage
@@ -258,6 +263,8 @@ class Edge(TenantsPort):
         headers[IDENTITY_HEADER] = self._keys.sign(
             forwarded.identity, forwarded.id, forwarded.raw or b"", time.time()
         )
+        if forwarded.hand_backs:
+            headers[WAITED_HEADER] = str(int(1000 * (now - stage.arrival)))
         if forwarded.hand_backs >= MAX_HAND_BACKS:
             headers[STAYS_HEADER] = "1"
         stage.forwarded = True

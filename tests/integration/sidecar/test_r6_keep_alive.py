@@ -25,6 +25,7 @@ from tidegate_operator.compile import compile_pool
 from tidegate_operator.judge import judge
 from tidegate_operator.shards import Previous
 from tidegate_sidecar.keep_alive import COMMENT
+from tidegate_sidecar.passage import Passage
 
 from tidegate.scheduling.contracts import SloMetric, encode
 
@@ -149,30 +150,33 @@ async def post(sidecar: SidecarUnderTest, **members: Any) -> tuple[int, str | No
 
 
 BAD_SCHEMA = {"error": {"message": "bad schema", "code": "bad_schema"}}
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 FAILURES: list[Any] = [
-    pytest.param(reset, "engine_failed", "engine_failed", id="reset"),
-    pytest.param(event_stream([], then=reset), "engine_failed", "engine_failed", id="no event"),
-    pytest.param(event_stream([]), "engine_failed", "engine_failed", id="an empty stream"),
-    pytest.param(answer(400, BAD_SCHEMA), "malformed", "bad_schema", id="refused as malformed"),
-    pytest.param(answer(429, {}), "engine_refused", "engine_overloaded", id="overloaded"),
+    pytest.param(CHAT, reset, "engine_failed", "engine_failed", id="reset"),
+    pytest.param(RESPONSES, reset, "engine_failed", "engine_failed", id="reset, typed"),
+    pytest.param(
+        CHAT, event_stream([], then=reset), "engine_failed", "engine_failed", id="no event"
+    ),
+    pytest.param(CHAT, event_stream([]), "engine_failed", "engine_failed", id="an empty stream"),
+    pytest.param(CHAT, answer(400, BAD_SCHEMA), "malformed", "bad_schema", id="malformed"),
+    pytest.param(CHAT, answer(429, {}), "engine_refused", "engine_overloaded", id="overloaded"),
 ]
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-@pytest.mark.parametrize(("failure", "outcome", "code"), FAILURES)
+@pytest.mark.parametrize(("path", "failure", "outcome", "code"), FAILURES)
 async def test_r6_an_engine_that_fails_after_a_comment_is_an_error_event(
     start_sidecar: StartSidecar,
     engine: FaultyEngine,
+    path: str,
     failure: Behaviour,
     outcome: str,
     code: str,
-    path: str,
 ) -> None:
     promise = {"metric": "TimeToFirstToken", "target_seconds": 60.0}
     sidecar = await start_sidecar(policy=policy(tier={"slo_objectives": [promise]}))
     engine.script = after_comments(sidecar, failure)
     body: Json = {"model": MODEL, "stream": True}
-    typed = path == "/v1/responses"
+    typed = path == RESPONSES
     body |= {"input": "hi"} if typed else {"messages": [{"role": "user", "content": "hi"}]}
     async with sidecar.request(path, body) as response:
         assert response.status == 200
@@ -311,16 +315,23 @@ async def test_r6_as_a_pool_says_it(start_sidecar: StartSidecar, engine: FaultyE
     assert rest == SEEN
 
 
-@pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    """A router before one pod that keeps streams alive."""
+@asynccontextmanager
+async def routed(folder: Path, document: Json) -> AsyncIterator[Fleet]:
+    """A router before one pod."""
     async with AsyncExitStack() as pods, AsyncExitStack() as edge:
-        fleet = Fleet(tmp_path, pods, edge, policy())
+        fleet = Fleet(folder, pods, edge, document)
         await fleet.start()
         await fleet.add_pod()
         await fleet.tell(0)
         yield fleet
         await until(lambda: fleet.router.edge.in_hand == 0)
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    """Whose pod keeps streams alive."""
+    async with routed(tmp_path, policy()) as fleet:
+        yield fleet
 
 
 async def test_r6_a_request_whose_head_is_sent_stays_in_its_pod(fleet: Fleet) -> None:
@@ -364,6 +375,28 @@ async def test_r6_a_pod_that_breaks_after_a_comment_is_not_replaced(fleet: Fleet
     assert not other.requests
     assert fleet.router.edge.ended["engine_failed"] == 1
     await until(lambda: pod.outcomes(ALICE) == {"client_closed": 1})
+
+
+async def test_r6_what_was_handed_back_has_waited_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a request that is handed back again and again would be sent nothing for long."""
+
+    def come_before(id: str, arrival: float, arrived_at: float) -> Passage:
+        return Passage(id, arrival - 600.0, arrived_at)
+
+    monkeypatch.setattr("tidegate_sidecar.router.edge.Passage", come_before)
+    async with routed(tmp_path, policy(every_seconds=300.0)) as fleet:
+        engine, pod = fleet.pods[0]
+        engine.script = stall
+        asked = [asyncio.create_task(streamed(fleet)) for _ in range(SEATS + 1)]
+        await until(lambda: engine.busy == SEATS and queued(pod) == 1)
+        assert committed(pod) == 0
+        assert pod.runtime.dispatcher.hand_back(1) == 1
+        await until(lambda: committed(pod) == 1)
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
 
 
 async def streamed(fleet: Fleet) -> bytes:

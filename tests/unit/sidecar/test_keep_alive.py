@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from tidegate_sidecar.answers import ClientGone, StreamAnswer
-from tidegate_sidecar.keep_alive import COMMENT, KeepAlive
+from tidegate_sidecar.identity_keys import WAITED_HEADER
+from tidegate_sidecar.keep_alive import COMMENT, KeepAlive, waited_seconds
 from tidegate_sidecar.sse import is_comment
 from tidegate_sidecar.ticket import Ticket, TicketState
 
@@ -62,7 +63,7 @@ class _Stream:
 class _Waiting:
     """A request that waits, kept alive."""
 
-    def __init__(self, stream: bool = False) -> None:
+    def __init__(self, stream: bool = False, waited_seconds: float = 0.0) -> None:
         self.clock = _Clock()
         self.stream = _Stream(self.clock)
         self.ticket = SimpleNamespace(
@@ -71,7 +72,9 @@ class _Waiting:
         loop: asyncio.AbstractEventLoop = self.clock  # type: ignore[assignment]
         ticket: Ticket = self.ticket  # type: ignore[assignment]
         made: StreamAnswer = self.stream  # type: ignore[assignment]
-        self.keep_alive = KeepAlive(loop, ticket, lambda: made, EVERY_SECONDS, STALL_SECONDS)
+        self.keep_alive = KeepAlive(
+            loop, ticket, lambda: made, EVERY_SECONDS, STALL_SECONDS, waited_seconds
+        )
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["no stream yet", "a stream without event"])
@@ -85,6 +88,16 @@ def test_a_comment_comes_every_so_many_seconds_and_none_after_the_end(stream: bo
         assert waiting.ticket.stays
     waiting.clock.pass_seconds(1000.0)
     assert waiting.stream.written_at == [15.0, 30.0, 45.0]
+
+
+@pytest.mark.parametrize(
+    ("told", "first"), [("", 15.0), ("x", 15.0), ("12000", 3.0), ("9" * 30, 0)]
+)
+def test_the_wait_in_other_pods_counts(told: str, first: float) -> None:
+    waiting = _Waiting(waited_seconds=waited_seconds({WAITED_HEADER: told}))
+    with waiting.keep_alive:
+        waiting.clock.pass_seconds(first + EVERY_SECONDS)
+    assert waiting.stream.written_at == [first, first + EVERY_SECONDS]
 
 
 def test_none_comes_after_the_first_event() -> None:
