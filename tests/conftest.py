@@ -11,6 +11,16 @@ from tidegate.local_cluster.control_plane import API_SERVER_ONLY, ControlPlane
 from tidegate.local_cluster.paths import cache_directory
 
 
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With ``-n 2 --dist loadgroup`` each kind of test stays in one process, in its order: so that
+    there is one cluster, and the last end-to-end test can look back at all the others."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.path.relative_to(HERE).parts[0]))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Before the clock of the test's timeout starts: a build takes minutes, once."""
@@ -21,13 +31,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @functools.cache
 def _binaries(config: pytest.Config) -> Binaries:
-    terminal = config.get_terminal_writer()
+    in_parallel = hasattr(config, "workerinput")  # then only xdist's controller has a terminal
     steps: set[str] = set()
 
     def say(progress: BuildProgress) -> None:
-        if progress.step not in steps:
+        if progress.step not in steps and not in_parallel:
             steps.add(progress.step)
-            terminal.line(f"\ncontrol plane: {progress.step}")
+            config.get_terminal_writer().line(f"\ncontrol plane: {progress.step}")
 
     return ensure_binaries(cache_directory(), say)
 

@@ -19,7 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if path := config.getoption("--marker-floor"):
+    in_parallel = hasattr(config, "workerinput")  # xdist's controller counts for all processes
+    if (path := config.getoption("--marker-floor")) and not in_parallel:
         floor = tomllib.loads(Path(path).read_text())["minimum"]
         config.pluginmanager.register(MarkerFloor(floor), "marker-floor-counter")
 
