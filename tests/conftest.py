@@ -10,7 +10,6 @@ from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_bina
 from tidegate.local_cluster.control_plane import API_SERVER_ONLY, ControlPlane
 from tidegate.local_cluster.paths import cache_directory
 
-
 HERE = Path(__file__).parent
 
 
