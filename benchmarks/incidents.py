@@ -247,11 +247,10 @@ def _print(done: Results, seeds: Sequence[int], console: Console) -> None:
             values = [getattr(row.tiers[tier], field) for row in rows if tier in row.tiers]
             return f"{max(values):.3g}" if values else "-"
 
-        own = {name: max(row.extra[name] for row in rows) for name in rows[0].extra}
         shown = ", ".join(
-            f"{name} {value:.3g}"
-            for name, value in own.items()
-            if not name.startswith(("gate", "vetoed"))
+            f"{name} {max(row.extra[name] for row in rows):.3g}"
+            for name in rows[0].extra
+            if not name.startswith(("gate", "vetoed"))  # of some seeds only
         )
         table.add_row(
             key,
