@@ -90,6 +90,7 @@ async def test_each_field_makes_a_request_differ(scene: Scene) -> None:
     await a_part_of_the_kv_cache_is_a_bound(scene)
     await prompts_come_in_chunks(scene)
     await an_unusual_budget_is_told(scene)
+    await streams_that_wait_are_kept_alive(scene)
     await in_shadow_nothing_is_done(scene)
 
 
@@ -275,6 +276,32 @@ async def an_unusual_budget_is_told(scene: Scene) -> None:
     )
     warned = condition(scene.pool_object(), "UnusualPrefillBudget")
     assert warned["reason"] == "BudgetTooSmall"
+
+
+async def streams_that_wait_are_kept_alive(scene: Scene) -> None:
+    service = {"type": "LoadBalancer"}
+    assert b": keep-alive" not in await streamed_behind_others(scene)
+    await asyncio.to_thread(scene.change, service=service | {"streamKeepAlive": "1s"})
+    kept = await streamed_behind_others(scene)
+    assert kept.startswith(b": keep-alive\n\n")
+    assert kept.rstrip().endswith(b"data: [DONE]")
+    await asyncio.to_thread(scene.change, service=service)
+
+
+async def streamed_behind_others(scene: Scene) -> bytes:
+    """A stream that waits for more than a second, until somebody leaves the engine."""
+    since = time.time()
+    running = asyncio.create_task(burst(scene, "firm", SEATS, 20, 1_500))
+    await arrived(scene, SEATS, 1_500, since)
+    body = {"model": scene.model, "prompt": "hello", "max_tokens": 2, "stream": True}
+    headers = {"Authorization": f"Bearer {scene.key('firm')}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{scene.endpoint}/v1/completions", json=body, headers=headers) as answer,
+    ):
+        content = await answer.read()
+    await running
+    return content
 
 
 async def in_shadow_nothing_is_done(scene: Scene) -> None:
