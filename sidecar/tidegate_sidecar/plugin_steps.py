@@ -25,9 +25,9 @@ from tidegate.scheduling.contracts import (
     StepPool,
     StepPrefill,
     StepStatistics,
-    StepTier,
 )
 from tidegate.scheduling.engine_time import NO_WORK, RequestStep
+from tidegate.scheduling.kv_room import held_ratio
 from tidegate.scheduling.step_time_fit import StepWork, decode_work, prefill_work
 from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.token_gaps import StepReports
@@ -115,11 +115,6 @@ class StepFigures:
             self.held_by_tier = {tier.name: tier.held_blocks for tier in told.tiers}
 
 
-def _held_ratio(tier: StepTier) -> float:
-    most = tier.held_blocks + tier.room_blocks
-    return tier.held_blocks / most if most else 1.0
-
-
 class _Run:
     """A request in the engine."""
 
@@ -184,7 +179,9 @@ class PluginSteps:
         figures.add(told)
         self._host.steps_are_told()
         if told.tiers:
-            self._host.kv_held({tier.name: _held_ratio(tier) for tier in told.tiers})
+            self._host.kv_held(
+                {tier.name: held_ratio(tier.held_blocks, tier.room_blocks) for tier in told.tiers}
+            )
         now = self._now()
         for victim in told.preemptions:
             if (run := self._runs.get(victim.sequence)) is None:

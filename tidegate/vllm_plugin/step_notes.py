@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.scheduling.contracts import STEP_STATISTICS_VERSION, PreemptionCause
+from tidegate.scheduling.kv_room import held_by_pool, held_by_tier, room_by_tier
 from tidegate.scheduling.plan_request import StepPlan, StepState
 from tidegate.scheduling.step_policy import StepPolicy
 from tidegate.vllm_plugin.request_tags import read_tags
@@ -227,24 +228,6 @@ class StepNotes:
         ]
 
 
-def _by_tier(terms: StepPolicy, state: StepState) -> list[int]:
-    """Blocks held, those that several share counted for each."""
-    sums = [0] * len(terms.tiers)
-    for one in state.running:
-        sums[one.tier] += one.blocks
-    return sums
-
-
-def _held(terms: StepPolicy, state: StepState) -> list[int]:
-    """By pool."""
-    if state.held_blocks_by_pool is not None:
-        return list(state.held_blocks_by_pool)
-    held = [0] * len(terms.pools)
-    for tier, blocks in zip(terms.tiers, _by_tier(terms, state), strict=True):
-        held[tier.pool] += blocks
-    return held
-
-
 def _pools(terms: StepPolicy, state: StepState) -> list[Note]:
     return [
         {
@@ -254,19 +237,14 @@ def _pools(terms: StepPolicy, state: StepState) -> list[Note]:
             "cached_blocks": cached,
         }
         for pool, held, cached in zip(
-            terms.pools, _held(terms, state), state.cached_blocks_by_pool, strict=True
+            terms.pools, held_by_pool(terms, state), state.cached_blocks_by_pool, strict=True
         )
     ]
 
 
 def _tiers(terms: StepPolicy, state: StepState) -> list[Note]:
-    """A pool may have back what others hold of its nominal blocks; beyond them it may borrow what
-    is free, up to its limit."""
-    held = _held(terms, state)
-    told = []
-    for tier, blocks in zip(terms.tiers, _by_tier(terms, state), strict=True):
-        pool = terms.pools[tier.pool]
-        owed = pool.nominal_blocks - held[tier.pool]
-        room = max(owed, min(state.free_blocks, owed + pool.borrow_limit_blocks), 0)
-        told.append({"name": tier.name, "held_blocks": blocks, "room_blocks": room})
-    return told
+    held, rooms = held_by_tier(terms, state), room_by_tier(terms, state)
+    return [
+        {"name": tier.name, "held_blocks": blocks, "room_blocks": room}
+        for tier, blocks, room in zip(terms.tiers, held, rooms, strict=True)
+    ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tidegate.scheduling.contracts import SloMetric, SloObjective
 from tidegate.scheduling.plan_request import StepPlan, StepState
 from tidegate.scheduling.step_plan import StepPlanner
 from tidegate.simulator.engine_model import CALIBRATIONS, Engine, EngineConfig, EngineRequest
@@ -22,11 +23,18 @@ WORK = mixed_node(MixedLoad(0.38, 0.88, 4, 20), 1)
 class Told:
     """An engine of 20 blocks with our plug-in, and what its planner was told."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, options: PluginOptions | None = None):
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        options: PluginOptions | None = None,
+        promises: tuple[SloObjective, ...] = (),
+    ):
         config = EngineConfig(
             CALIBRATIONS["test"].step_time, 21, 16, max_num_seqs=4, max_num_batched_tokens=512
         )
         policy = replace(node_policy(WORK), kv_pools=())
+        first = replace(policy.tiers[0], slo_objectives=promises)
+        policy = replace(policy, tiers=(first, *policy.tiers[1:]))
         self.hook = PluginHook(policy, config, options)
         self.engine = Engine(config, self.hook)
         self.states: list[StepState] = []
@@ -79,14 +87,18 @@ def test_blocks_that_two_hold_are_counted_once(monkeypatch: pytest.MonkeyPatch) 
     assert [one.shared_blocks for one in told.step().running] in ([0], [])
 
 
-def test_a_step_time_model_only_where_an_option_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for options, knows in (
-        (None, False),
-        (PluginOptions(step_seconds_cap=0.1), True),
-        (PluginOptions(knows_step_time=True), True),
+def test_a_step_time_model_only_where_an_option_or_a_promise_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    between_tokens = SloObjective(SloMetric.INTER_TOKEN_LATENCY, 0.1)
+    for options, promises, knows in (
+        (None, (), False),
+        (None, (between_tokens,), True),
+        (PluginOptions(step_seconds_cap=0.1), (), True),
+        (PluginOptions(knows_step_time=True), (), True),
     ):
         with monkeypatch.context() as patch:
-            told = Told(patch, options)
+            told = Told(patch, options, promises)
             told.send("t3", 0, 100)
             assert (told.step().step_time is not None) is knows
 

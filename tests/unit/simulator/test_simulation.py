@@ -17,6 +17,7 @@ from tidegate.scheduling.contracts import (
     OnExceed,
     Policy,
     Preemption,
+    PrefillLimits,
     PromptLimit,
     QueueLimits,
     TenantPolicy,
@@ -233,6 +234,23 @@ def test_without_the_plug_in_seats_stay_free_for_who_has_a_reservation(
     else:
         assert seated == 16
         assert waited > 0.4
+
+
+@pytest.mark.parametrize("scheduling", [Scheduling.FCFS, Scheduling.SIDECAR, Scheduling.TIDEGATE])
+def test_no_prompt_has_more_of_a_step_than_a_chunk(scheduling: Scheduling) -> None:
+    policy = replace(two_tiers(), prefill=PrefillLimits(chunk_tokens=100))
+    group = small_engine(scheduling, policy).groups[0].build()
+    chunks: list[int] = []
+    step_ended = group.step_ended
+
+    def noted(step, rows, now):  # type: ignore[no-untyped-def]
+        if step.running + step.waiting > 1:
+            chunks.extend(tokens for _, tokens in step.rows)
+        return step_ended(step, rows, now)
+
+    group.step_ended = noted  # type: ignore[method-assign]
+    Simulation([group], lambda tier: group, flood(0.3, low=5), 100).run(5.0)
+    assert max(chunks) == 100
 
 
 def test_vtc_serves_the_quiet_tenant_before_the_backlog_of_the_other() -> None:

@@ -8,12 +8,14 @@ hook sees for itself, as the plug-in does inside vLLM.
 
 from __future__ import annotations
 
+import itertools
 from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tidegate.scheduling.contracts import Policy
+from tidegate.scheduling.kv_room import held_by_tier, held_ratio, room_by_tier
 from tidegate.scheduling.plan_request import PlanRequest, StepPlan, StepState
 from tidegate.scheduling.step_plan import StepPlanner
 from tidegate.scheduling.step_policy import EngineSize, StepPolicy, compile_step_policy
@@ -59,6 +61,7 @@ class PluginHook:
         self.planner = StepPlanner(self.terms)
         self.vetoes: Counter[str] = Counter()
         timed = options.knows_step_time or options.step_seconds_cap is not None
+        timed |= any(tier.paces_tokens for tier in self.terms.tiers)  # then it learns one
         self._step_time: StepTimeModel | None = config.step_time if timed else None
         self._weights = {tenant.name: tenant.weight for tenant in policy.tenants}
         self._sequences: dict[str, tuple[PlanRequest, EngineRequest]] = {}
@@ -67,6 +70,8 @@ class PluginHook:
         self._admitted: list[PlanRequest] = []
         self._unhash: frozenset[int] = frozenset()
         self._causes: dict[str, str] = {}
+        self._state: StepState | None = None
+        """What the last step found."""
 
     def arrived(
         self, request: SimRequest, engine_request: EngineRequest, sequence: int, expected: int
@@ -98,18 +103,17 @@ class PluginHook:
         admitted = self._follow(engine, now)
         lookups = _Lookups(engine, self._sequences)
         cached = engine.kv.cached_by_group
-        plan = self.planner.plan(
-            StepState(
-                now=now,
-                running=list(self._running.values()),
-                waiting=self._waiting,
-                free_blocks=engine.kv.free_blocks,
-                cached_blocks_by_pool=[cached[pool] for pool in range(len(self.terms.pools))],
-                held_blocks_by_pool=self._held_blocks(),
-                step_time=self._step_time,
-                lookup=lookups,
-            )
+        self._state = StepState(
+            now=now,
+            running=list(self._running.values()),
+            waiting=self._waiting,
+            free_blocks=engine.kv.free_blocks,
+            cached_blocks_by_pool=[cached[pool] for pool in range(len(self.terms.pools))],
+            held_blocks_by_pool=self._held_blocks(),
+            step_time=self._step_time,
+            lookup=lookups,
         )
+        plan = self.planner.plan(self._state)
         for reason in plan.vetoed.values():
             self.vetoes[reason.value] += 1
         return self._decisions(engine, plan, admitted, now)
@@ -208,21 +212,12 @@ class PluginHook:
 
     def kv_ratios(self) -> dict[str, float]:
         """What each tier holds of what it could hold now (its own and its room), 0..1."""
-        terms, held = self.terms, [0] * len(self.terms.tiers)
-        for one in self._running.values():
-            held[one.tier] += one.blocks
-        by_pool = [0] * len(terms.pools)
-        for tier, blocks in zip(terms.tiers, held, strict=True):
-            by_pool[tier.pool] += blocks
-        free = terms.engine.total_blocks - sum(held)
-        ratios: dict[str, float] = {}
-        for tier, blocks in zip(terms.tiers, held, strict=True):
-            pool = terms.pools[tier.pool]
-            owed = pool.nominal_blocks - by_pool[tier.pool]
-            most = owed + pool.borrow_limit_blocks
-            room = max(owed, min(free, most), 0)
-            ratios[tier.name] = blocks / (blocks + room) if blocks + room else 1.0
-        return ratios
+        terms, state = self.terms, self._state
+        if state is None:
+            return {}
+        pairs = zip(held_by_tier(terms, state), room_by_tier(terms, state), strict=True)
+        ratios = itertools.starmap(held_ratio, pairs)
+        return {tier.name: ratio for tier, ratio in zip(terms.tiers, ratios, strict=True)}
 
 
 class _Lookups:

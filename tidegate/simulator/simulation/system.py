@@ -77,6 +77,8 @@ class EngineGroup:
             block_size=self.block_size,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            # As the operator starts it, whatever schedules.
+            long_prefill_token_threshold=policy.prefill.chunk_tokens or 0,
             scheduling_policy=SchedulingPolicy.PRIORITY if by_priority else SchedulingPolicy.FCFS,
             speculation=self.speculation,
         )
