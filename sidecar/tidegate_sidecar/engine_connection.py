@@ -145,7 +145,15 @@ class Connection(asyncio.Protocol):
 
     async def wait_head(self) -> None:
         while not self.head_complete:
-            await self._wait()
+            await self._news()
+
+    def take_whole(self) -> bytes | None:
+        """The body where all of it came with the head, as a small one does; None: it did not."""
+        if not self.complete or self._error is not None:
+            return None
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        return body
 
     def deliver_to(self, sink: Sink) -> None:
         self._sink = sink
@@ -156,7 +164,7 @@ class Connection(asyncio.Protocol):
         while not self._paused:
             if self.complete and self._error is None:
                 return True
-            await self._wait()
+            await self._news()
         return False
 
     def resume(self) -> None:
@@ -183,16 +191,14 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
             self._wake()
 
-    async def _wait(self) -> None:
+    def _news(self) -> asyncio.Future[None]:
+        """Done once anything has changed; raises where it ended in an error."""
         if self._error is not None:
             raise self._error
         if self._transport is None:
             raise EngineBroken("connection lost")
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _ends_with_connection(self) -> bool:
         return "content-length" not in self.headers and "transfer-encoding" not in self.headers

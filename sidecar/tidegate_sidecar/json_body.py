@@ -15,6 +15,7 @@ from typing import Any
 
 from tidegate_sidecar.errors import malformed
 
+_WHITE_SPACE = " \t\n\r"
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _BLANK = re.compile(rb"[ \t\n\r]*")
 _KEY = re.compile(rb"[ \t\n\r,]*(" + _STRING + rb")[ \t\n\r]*:[ \t\n\r]*", re.DOTALL)
@@ -41,13 +42,14 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).decode
+_decode = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).raw_decode
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
     """The members of a JSON object; an :class:`~tidegate_sidecar.errors.ApiError` (400) else."""
     try:
-        value = _decode(raw.decode("utf-8"))
+        text = raw.decode("utf-8").strip(_WHITE_SPACE)
+        value, end = _decode(text)
     except _DuplicateKeyError as error:
         key = str(error)[:64]
         raise malformed(f"The JSON key {key!r} appears twice in one object.", key) from None
@@ -57,6 +59,8 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise malformed("The JSON body is nested too deeply.") from None
     except ValueError:
         raise malformed("The body is not valid JSON.") from None
+    if end != len(text):
+        raise malformed("The body is not valid JSON.")
     if not isinstance(value, dict):
         raise malformed("The body must be a JSON object.")
     return value

@@ -49,7 +49,10 @@ class RecentRequests:
         """A request has ended; ``known_tenant``: of the policy in force."""
         self._ended.append(entry)
         if known_tenant:
-            own = self._of_tenant.setdefault(entry.record.tenant, deque(maxlen=MAX_ENDED_OF_TENANT))
+            tenant = entry.record.tenant
+            own = self._of_tenant.get(tenant)
+            if own is None:
+                own = self._of_tenant[tenant] = deque(maxlen=MAX_ENDED_OF_TENANT)
             own.append(entry)
 
     def keep_tenants(self, names: Container[str]) -> None:

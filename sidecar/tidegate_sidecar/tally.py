@@ -37,7 +37,8 @@ class LatencyCounter:
 
     def observe(self, seconds: float) -> None:
         """Count one observation; clocks that step back count as 0."""
-        seconds = max(0.0, seconds)
+        if seconds < 0.0:
+            seconds = 0.0
         self.counts[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
         self.sum += seconds
 

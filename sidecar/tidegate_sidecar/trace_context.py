@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from multidict import CIMultiDictProxy
+from multidict import CIMultiDictProxy, istr
 
 from tidegate.scheduling.contracts import UsageRecord
 
-TRACEPARENT = "traceparent"
-TRACESTATE = "tracestate"
+TRACEPARENT = istr("traceparent")
+TRACESTATE = istr("tracestate")
 _PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 _STATE = re.compile(r"[a-z0-9][-_a-z0-9*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{1,256}\Z")
 _MAX_STATE_BYTES = 512
@@ -53,7 +53,7 @@ def trace_headers(headers: CIMultiDictProxy[str]) -> dict[str, str]:
     parents = headers.getall(TRACEPARENT, ())
     if len(parents) != 1 or not _PARENT.match(parents[0]):
         return {}
-    found = {TRACEPARENT: parents[0]}
+    found: dict[str, str] = {TRACEPARENT: parents[0]}
     state = ",".join(headers.getall(TRACESTATE, ()))
     if state and _is_state(state):
         found[TRACESTATE] = state

@@ -62,10 +62,10 @@ class Outlook:
         self._unstarted_tokens = 0
         in_flight = 0.0
         for job in jobs:
-            if job.waiting:
-                self._add(job)
-                continue
             job.expected_cost = expected_cost(self._pace, job.request, job.tenant)
+            if job.waiting:
+                self._loads.add(job)
+                continue
             in_flight += job.expected_cost
             if not job.started:
                 self._unstarted_tokens += job.request.prompt_tokens
@@ -121,7 +121,6 @@ class Outlook:
     def queued(self, job: Job, now: float, anew: bool = True) -> None:
         """A request entered its queue; ``anew`` False: it came back."""
         tenant, request = job.tenant, job.request
-        self._loads.entered(tenant)
         if (pace := self._pace) is not None:
             mine, tiers = tenant.averages, tenant.tier.averages
             request.expected_cached_tokens = expected_cached_tokens(
@@ -132,7 +131,8 @@ class Outlook:
             )
             if anew and pace.is_measured:
                 request.forecast = Forecast()
-        self._add(job)
+        job.expected_cost = expected_cost(self._pace, request, tenant)
+        self._loads.entered(job)
         self._rate.waiting(now)
         if anew:
             self._loads.sent(job, now)
@@ -192,7 +192,3 @@ class Outlook:
         """What the tenant owes its tier's round robin, in the currency of the tiers."""
         debt = tenant.tier.robin.debt(tenant.account)
         return debt * exchange_rate(self._pace, request, tenant) if debt > 0 else 0.0
-
-    def _add(self, job: Job) -> None:
-        job.expected_cost = expected_cost(self._pace, job.request, job.tenant)
-        self._loads.add(job)

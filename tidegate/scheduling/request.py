@@ -117,8 +117,8 @@ class Request:
 
     def check(self) -> None:
         """ValueError for sizes that no request has."""
-        least = min(self.prompt_tokens, self.max_output_tokens, self.body_bytes)
-        if least < 0 or self.sequences < 1:
+        negative = self.prompt_tokens < 0 or self.max_output_tokens < 0 or self.body_bytes < 0
+        if negative or self.sequences < 1:
             raise ValueError(f"request {self.id!r} has a negative size or no sequence")
 
     def leads(self) -> bool:

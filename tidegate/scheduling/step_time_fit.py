@@ -67,7 +67,7 @@ class StepWork(NamedTuple):
 
 def prefill_work(tokens: int, context_tokens: int, encoder_tokens: int = 0) -> StepWork:
     """A chunk of ``tokens`` after ``context_tokens`` that are computed already."""
-    return StepWork(tokens, tokens * (context_tokens + tokens / 2), encoder_tokens=encoder_tokens)
+    return StepWork(tokens, tokens * (context_tokens + tokens / 2), 0, 0, encoder_tokens)
 
 
 def decode_work(context_tokens: int, tokens: int = 1) -> StepWork:

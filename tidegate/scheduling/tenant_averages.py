@@ -73,13 +73,15 @@ class OutputQuantiles:
     def add(self, output_tokens: int) -> None:
         """Count one request that ran to its end."""
         tokens = min(max(output_tokens, 0), _MOST)
-        if len(self._ring) < QUANTILES_OVER:
-            self._ring.append(tokens)
+        ring, ordered = self._ring, self._sorted
+        if len(ring) < QUANTILES_OVER:
+            ring.append(tokens)
         else:
-            del self._sorted[bisect_left(self._sorted, self._ring[self._next])]
-            self._ring[self._next] = tokens
-            self._next = (self._next + 1) % QUANTILES_OVER
-        insort(self._sorted, tokens)
+            place = self._next
+            del ordered[bisect_left(ordered, ring[place])]
+            ring[place] = tokens
+            self._next = (place + 1) % QUANTILES_OVER
+        insort(ordered, tokens)
 
     def tokens(self, percent: int) -> int:
         """The least length that so many percent do not exceed; there must be one."""

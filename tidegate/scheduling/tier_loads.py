@@ -67,10 +67,12 @@ class TierLoads:
         mine = self._loads[tenant.tier.name]
         return mine, [load for load in self._loads.values() if load is not mine]
 
-    def entered(self, tenant: TenantState) -> None:
-        """One more request of it waits."""
+    def entered(self, job: Job) -> None:
+        """It has begun to wait, at its expected cost."""
+        tenant = job.tenant
         if tenant.queue.size + tenant.in_flight == 1:
             self._loads[tenant.tier.name].active_weight += tenant.account.weight
+        self.add(job)
 
     def left(self, tenant: TenantState) -> None:
         """A request of it neither waits nor is in flight any more."""
@@ -82,7 +84,7 @@ class TierLoads:
         self._offered[job.tenant.tier.name].arrived(job.expected_cost, now)
 
     def add(self, job: Job) -> None:
-        """It waits, at its expected cost."""
+        """It waits, of a tenant that is active for it already."""
         tenant = job.tenant
         tenant.queued_cost += job.expected_cost
         self._loads[tenant.tier.name].queued += job.expected_cost
