@@ -19,6 +19,8 @@ from email.utils import formatdate
 from http import HTTPStatus
 
 from aiohttp import HttpVersion11
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from tidegate_sidecar.sse import is_comment
@@ -54,7 +56,8 @@ class WholeAnswer:
         length = "" if no_content else f"Content-Length: {len(self._body)}\r\n"
         head = _head(request, self.status, self._headers, length, self.keep_alive)
         try:
-            _write(request, head if request.method == "HEAD" else head + self._body)
+            whole = head if request.method == "HEAD" else head + self._body
+            _write(request.protocol, request.writer, whole)
         except ClientGone:
             raise ConnectionResetError from None
 
@@ -84,12 +87,23 @@ class StreamAnswer:
     """An answer of server-sent events that is written piece by piece; its head goes with the
     first one."""
 
-    __slots__ = ("_chunked", "_headers", "_request", "begun", "committed", "keep_alive")
+    __slots__ = (
+        "_chunked",
+        "_headers",
+        "_protocol",
+        "_request",
+        "_writer",
+        "begun",
+        "committed",
+        "keep_alive",
+    )
 
     def __init__(
         self, request: BaseRequest, headers: Mapping[str, str], *, close: bool = False
     ) -> None:
         self._request = request
+        self._protocol = request.protocol
+        self._writer = request.writer
         self._headers = headers
         self._chunked = request.version >= HttpVersion11
         self.committed = False
@@ -108,13 +122,13 @@ class StreamAnswer:
                 framing = "Transfer-Encoding: chunked\r\n" if self._chunked else ""
                 head = _head(self._request, 200, self._headers, framing, self.keep_alive)
                 piece = head + piece
-        _write(self._request, piece)
-        return self._request.protocol.writing_paused
+        _write(self._protocol, self._writer, piece)
+        return self._protocol.writing_paused
 
     @property
     def full(self) -> bool:
         """The client does not keep up."""
-        return self._request.protocol.writing_paused
+        return self._protocol.writing_paused
 
     @property
     def unread_bytes(self) -> int:
@@ -130,14 +144,14 @@ class StreamAnswer:
         """Wait for a client that does not keep up; :class:`ClientGone` where it takes too long."""
         try:
             async with asyncio.timeout(within_seconds):
-                await self._request.writer.drain()
+                await self._writer.drain()
         except (ConnectionError, TimeoutError):
             raise ClientGone from None
 
     def end(self) -> None:
         """Nothing follows."""
         if self._chunked:
-            _write(self._request, b"0\r\n\r\n")
+            _write(self._protocol, self._writer, b"0\r\n\r\n")
 
     async def prepare(self, request: BaseRequest) -> None:
         """It was written before."""
@@ -149,12 +163,12 @@ class StreamAnswer:
 Answer = WholeAnswer | StreamAnswer
 
 
-def _write(request: BaseRequest, data: bytes) -> None:
-    transport = request.transport
+def _write(protocol: RequestHandler, writer: AbstractStreamWriter, data: bytes) -> None:
+    transport = protocol.transport
     if transport is None or transport.is_closing():
         raise ClientGone
     transport.write(data)
-    request.writer.output_size += len(data)
+    writer.output_size += len(data)
 
 
 def _unread_bytes(request: BaseRequest) -> int:

@@ -74,8 +74,8 @@ async def relay_stream(
     try:
         await _pump_stream(
             exchange,
+            events,
             lambda data: pass_on(events.feed(inflater.feed(data))),
-            lambda: events.done,
             lambda: answer.drained(client_stall_seconds),
         )
         if pass_on(events.finish()):
@@ -107,24 +107,24 @@ def break_off(ticket: Ticket, error: ApiError, *, typed: bool) -> StreamAnswer:
 
 async def _pump_stream(
     exchange: Exchange,
+    reader: EventStream | StreamJoiner,
     sink: Callable[[bytes], bool],
-    done: Callable[[], bool],
     drained: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Give a stream to ``sink``, to the end of the body or shortly after it was ``done``."""
+    """Give a stream to ``sink``, to the end of the body or shortly after its ``reader`` saw one."""
     now = asyncio.get_running_loop().time
     try:
         async with asyncio.timeout(None) as limit:
 
             def take(data: bytes) -> bool:
                 full = sink(data)
-                if limit.when() is None and done():
+                if reader.done and limit.when() is None:
                     limit.reschedule(now() + LAST_CHUNK_SECONDS)
                 return full
 
             await exchange.pump(take, drained)
     except TimeoutError:
-        if not done():
+        if not reader.done:
             raise
 
 
@@ -157,7 +157,7 @@ async def relay_joined(exchange: Exchange, ticket: Ticket, joiner: StreamJoiner)
         return False
 
     try:
-        await _pump_stream(exchange, take, lambda: joiner.done)
+        await _pump_stream(exchange, joiner, take)
         answer = joiner.answer()
     except (EngineBroken, JoinError, zlib.error):
         ticket.usage = joiner.usage
