@@ -13,7 +13,7 @@ what is proved in one holds in the other.
 Bound: a dispatch asks for at most one place a tier, and once more for each victim that makes way.
 
 Invariants: a request that goes has passed a gate that was open, and has a place where places are
-kept; nobody makes way unless that lets one in.
+kept; who makes way does so for a higher tier, and is the scheduler's to queue again.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Not in force, and free of cost, where nothing is counted or beside a plug-in.
 
 Bound: an attempt is T(requests in flight); the bounds on who may enter are ``step_admission``'s.
 
-Invariant: a victim is in flight and evictable, and there is none without the entry that needs it.
+Invariant: a victim is in flight, evictable, and of a lower tier than the one that it makes way for.
 """
 
 from __future__ import annotations
