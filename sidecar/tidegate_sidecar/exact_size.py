@@ -15,13 +15,13 @@ from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.request import Request
 from tidegate_sidecar.bodies import Body
 from tidegate_sidecar.runtime import Runtime
+from tidegate_sidecar.token_counter import TokenCounter
 
 
-async def decided(runtime: Runtime, body: Body, tier: TierPolicy, request: Request) -> Body | None:
+async def decided(
+    runtime: Runtime, counter: TokenCounter, body: Body, tier: TierPolicy, request: Request
+) -> Body | None:
     """The body with its text counted; None: its estimate, as in ``request``, is good enough."""
-    counter = runtime.token_counter
-    if counter is None:
-        return None
     bounds = _bounds(runtime, body, tier, request)
     if not runtime.estimator.of(request.tenant).is_between(body.size, bounds):
         return None

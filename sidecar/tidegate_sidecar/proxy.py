@@ -52,6 +52,7 @@ from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.serve_parts import parts_of, serve_in_parts
 from tidegate_sidecar.tenants_port import TenantsPort
 from tidegate_sidecar.ticket import Ticket
+from tidegate_sidecar.token_counter import TokenCounter
 from tidegate_sidecar.tokenizing import ask_tokenizer
 
 
@@ -123,17 +124,18 @@ class Proxy(TenantsPort):
             self._end(stage, Outcome.COMPLETED)
             return answer
         call = _Call(request, stage, in_force, identity, tenant, body)
-        await self._measure(call)
-        if (parts := parts_of(runtime, in_force, call.body, call.scheduled)) is not None:
+        self._estimate(call)
+        if runtime.token_counter is not None:
+            await self._count(call, runtime.token_counter)
+        if (parts := parts_of(runtime, call.in_force, call.body, call.scheduled)) is not None:
             return await self._serve_parts(call, parts)
         return await self._serve_whole(call)
 
-    async def _measure(self, call: _Call) -> None:
-        """What it may become, by the estimate of its prompt or, where that decides, by a count."""
-        runtime = self._runtime
-        self._estimate(call)
-        tier = call.in_force.tier_of(call.tenant)
-        if (counted := await decided(runtime, call.body, tier, call.scheduled)) is not None:
+    async def _count(self, call: _Call, counter: TokenCounter) -> None:
+        """Measure it again by a count of its prompt, where an estimate does not decide."""
+        runtime, tier = self._runtime, call.in_force.tier_of(call.tenant)
+        counted = await decided(runtime, counter, call.body, tier, call.scheduled)
+        if counted is not None:
             call.body = counted
             if runtime.in_force is not call.in_force:
                 call.in_force, call.identity = self._identify(call.request, call.stage)
@@ -141,6 +143,7 @@ class Proxy(TenantsPort):
             self._estimate(call)
 
     def _estimate(self, call: _Call) -> None:
+        """How much it may become."""
         runtime, body, headers = self._runtime, call.body, call.request.headers
         stage, tenant = call.stage, call.tenant.name
         estimator = runtime.estimator.of(tenant)
