@@ -86,6 +86,28 @@ def test_what_is_computed_again_is_charged_to_who_caused_it() -> None:
             assert charges.by_request["a"] == pytest.approx(before["a"] + extra)
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(0, 200_000), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 200_000)), max_size=4),
+    st.floats(-0.1, 0.1),
+)
+def test_a_neighbours_prefills_change_a_decodes_charge_by_no_more_than_the_fit_errs(
+    contexts: list[int], prompts: list[tuple[int, int]], error: float
+) -> None:
+    decodes = [RequestStep(f"d{i}", decode_work(context)) for i, context in enumerate(contexts)]
+    prefills = [RequestStep(f"p{i}", prefill_work(*prompt)) for i, prompt in enumerate(prompts)]
+
+    def charged(rows: list[RequestStep], seconds_over_fit: float) -> dict[str, float]:
+        work = total_of(rows)
+        seconds = FIT.coefficients[0] + FIT.marginal_seconds(work)
+        return split(FIT, seconds * seconds_over_fit, rows).by_request
+
+    alone, beside = charged(decodes, 1.0), charged([*decodes, *prefills], 1 + error)
+    for name, seconds in alone.items():
+        assert abs(beside[name] / seconds - 1) <= abs(error) + 1e-9
+
+
 def test_decodes_pay_for_the_step_and_prefills_for_what_they_add() -> None:
     prompt = prefill_work(2048, 0)
     rows = [RequestStep("d", decode_work(100)), RequestStep("p", prompt)]

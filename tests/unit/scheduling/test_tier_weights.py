@@ -6,6 +6,8 @@ import random
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tidegate.scheduling.contracts import BetweenTiers, TierPolicy
 from tidegate.scheduling.request import Usage
@@ -152,6 +154,42 @@ def check_bound(draw: random.Random) -> None:
                 (largest[i], policies[i].weight), (largest[j], policies[j].weight)
             )
             assert max(lead) - min(lead) <= bound * (1 + 1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(-2, 2), st.integers(0, 25), st.integers(1, 1000)),
+        min_size=2,
+        max_size=4,
+    ),
+    st.sampled_from(BetweenTiers),
+    st.randoms(use_true_random=False),
+)
+def test_a_tier_that_waits_gets_its_reservation_but_for_one_request(
+    rows: list[tuple[int, int, int]], between: BetweenTiers, draw: random.Random
+) -> None:
+    """Any priorities, reservations, weights and costs, all waiting all the time."""
+    policies = [
+        TierPolicy(str(i), priority, reserved_percent=percent, weight=weight)
+        for i, (priority, percent, weight) in enumerate(rows)
+    ]
+    tiers: Tiers[int] = Tiers()
+    accounts = [TierAccount(i, row, 0.0) for i, row in enumerate(policies)]
+    tiers.apply_policy(between, list(zip(accounts, policies, strict=True)))
+    for account in accounts:
+        tiers.enter(account)
+    largest = draw.choice((10, 1000, 100_000))
+    given = [0.0] * len(rows)
+    for _ in range(100):
+        first = tiers.first()
+        assert first is not None
+        cost = draw.uniform(1, largest)
+        tiers.dispatch(first, cost)
+        given[first.owner] += cost
+        tiers.served += cost
+        for row, got in zip(policies, given, strict=True):
+            assert got >= row.reserved_percent / 100 * tiers.served - largest * (1 + 1e-9)
 
 
 def test_what_a_tier_that_left_still_runs_moves_nobodys_turn(build: SimpleNamespace) -> None:
