@@ -1,7 +1,8 @@
 """How soon the next place in a queue frees, from the gaps between its dispatches.
 
 The estimator of TCP's retransmission timeout (RFC 6298): smoothed gap plus four times its smoothed
-deviation, so that a promise made from it holds although dispatches come unevenly.
+deviation, so that a promise made from it holds although dispatches come unevenly. O(1); never less
+than the time for which the queue has stood still.
 """
 
 from __future__ import annotations

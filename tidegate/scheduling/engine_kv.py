@@ -1,14 +1,16 @@
 """Whether the engine's KV cache has room for one more prompt.
 
-What our requests hold is counted here at once: each its prompt, and one token a step for each
-sequence that runs. The engine's own figure (used, 0..1) comes late and seldom, but says what that
-count is worth: capacity = held and prefilled / used at the time of a reading, in the same measure,
-so that shared prefixes and speculation are in it. Between readings the count goes on.
+Theory of operation: what our requests hold is counted here at once: each its prompt, and one token
+a step for each sequence that runs. The engine's own figure (used, 0..1) comes late and seldom, but
+says what that count is worth: capacity = held and prefilled / used at the time of a reading, in the
+same measure, so that shared prefixes and speculation are in it. Between readings the count goes on.
 
 A reading may be of another moment (what has just ended is still in it) or of somebody else's
 requests. So nothing is concluded while nothing of ours is in the engine; and an engine that is all
 but empty while we count it half full has taught us a capacity that is none: it is forgotten. Else
 it would stay, as one request at a time never fills what could be measured again.
+
+Bound: O(1). Between two readings it errs by what requests grew otherwise than by a token a step.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ each prefill token of a step makes all decodes wait. A prompt longer than a chun
 those outstanding, and its prefill takes as many steps as it has chunks.
 
 Bound: a prompt finds at most two steps' worth and one prompt ahead of it in the engine's queue.
+O(prompts outstanding) a question or step. Source: chunked prefills as of Sarathi-Serve (OSDI 2024).
 """
 
 from __future__ import annotations

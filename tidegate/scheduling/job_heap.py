@@ -7,7 +7,8 @@ the list is a heap (``heapq``): a sorted list is one already.
 
 A job that does not wait any more is dropped when it comes to the front. So that such jobs cannot
 fill the list, they are thrown out when they are more than half: every operation is O(log n)
-amortised (O(1) while sorted), and memory stays within twice the live entries.
+amortised (O(1) while sorted), and memory stays within twice the live entries. Source: the recipe of
+the ``heapq`` documentation, as ``lazy_heap`` follows it for entries that move.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ Bound: the one that is first in that order never goes for growth, so in every st
 progress and a full engine empties. This is the only place where a request may be preempted more
 than ``max_preemptions`` times, or one that is not evictable: when everybody left is such.
 
+Source: it takes the place of the preemption in the middle of a step of vLLM 0.32's scheduler.
+
 Invariants: nobody goes for one that stands behind it; after the victims are gone, the growth of
 all who are left fits.
 """

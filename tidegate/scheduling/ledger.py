@@ -11,6 +11,8 @@ Three accounts, each with a currency of its own:
 
 The clock of the tiers counts the work seen, in their currency: busy milliseconds or tokens.
 
+Bound: O(log n) a request's event, O(requests of the step) a step.
+
 Invariant: a settled request has charged its tenant and its tier exactly what it cost (a tier in
 addition what it made others compute again).
 """

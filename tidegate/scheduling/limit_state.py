@@ -4,7 +4,7 @@ Theory. The monotonic clock means nothing to the next process, so each slice is 
 begin of its time by the wall clock; restored, it counts for as long as it would have (a slice of a
 rolling window up to one slice longer, never shorter). What has left its window meanwhile does not
 count. A reservation in flight stays counted as reserved: what the cut-off stream had used is not
-known, and no other process can settle it.
+known, and no other process can settle it. O(slices) a window.
 
 The states are dataclasses that ``contracts.encode`` and ``contracts.decode`` turn to and from JSON.
 """

@@ -4,6 +4,8 @@ Theory of operation: in most steps nobody comes, goes or ends a prompt, and hund
 did in the step before. Where a host names those in their prompts and hands over a tuple of who
 runs, nobody is looked at one by one: the same tuple and the same prompts are the same phases.
 
+Bound: O(running), in a step that changed nothing O(prompts).
+
 Invariant: what is returned is what a look at each request would find, but for those that the caller
 took out of the lists, who are not in the next tuple.
 """

@@ -1,11 +1,12 @@
 """What a step plan reads and what it says: the data between the step planner and its host.
 
-The host (the simulator in virtual time, the plug-in inside vLLM) keeps one ``PlanRequest`` per
+The host (the plug-in inside vLLM, and its place in the simulator) keeps one ``PlanRequest`` per
 engine sequence, updates its counters, and calls ``StepPlanner.plan(StepState(...))`` once before
 each step. It then does what the ``StepPlan`` says and nothing else: preempt, withhold tokens, let
 in, shorten drafts. All of it can be done with the hooks of vLLM's scheduler 0.32 (order of the
 running list, a clip of one request's tokens, a veto of one that waits, a preemption and fewer draft
-tokens before ``schedule()``).
+tokens before ``schedule()``). Where there is no plug-in, ``places`` asks the rules of admission in
+the same terms, without a planner.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ passed in blocks but, until it is due, a long prompt by short ones. Tiers that s
 protected prompt (``step_plan``) come last, and only if no such prompt got tokens.
 
 Bound: reads at most one waiting request per tier beyond those that get tokens, step aside or are in
-back-off.
+back-off. Source: source 000, incident A; one budget over running and waiting prefills in place of
+vLLM 0.32's order, which is all that run first.
 
 Invariants: a request gets at most what it has left to compute and ``chunk_tokens``; one that waits
 gets at least a block's worth (or all it wants) in the step it enters; a running one never gets more

@@ -5,6 +5,8 @@ sequence, so that a waiting request that is earlier (one that was preempted) is 
 running one that is later; stock vLLM serves all that run first. Waiting requests come in order and
 are read one ahead, running ones are few and sorted.
 
+Bound: O(log n) a request in the n that run; of those that wait one more is read than is popped.
+
 Invariants: every request comes once, unless it is put back; after ``hold_up`` none that waits does.
 """
 

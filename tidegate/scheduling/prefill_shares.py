@@ -14,6 +14,8 @@ Bounds: credit is at most one budget, so a tier that wants tokens all the time g
 steps, share x tokens granted - 1 budget - 1 block at least. A long prompt that is first of its kind
 gets a chunk every ``LONG_EVERY`` + 1 steps in which its tier gets any.
 
+Source: the credit is a deficit round robin's (Shreedhar and Varghese 1995), in steps for rounds.
+
 Invariants: what is not wanted above is granted below (work conservation); credit is never negative:
 using what others leave is not held against a tier.
 """

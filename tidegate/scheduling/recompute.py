@@ -23,7 +23,8 @@ from tidegate.scheduling.step_policy import TierTerms
 
 
 def backoff_seconds(tier: TierTerms, queued_requests: int) -> float:
-    """How long a request of the tier waits after a preemption, that many waiting in the engine."""
+    """How long a request of the tier waits after a preemption, that many waiting: in the engine, or
+    before it where no plug-in preempts."""
     return min(
         tier.backoff_max_seconds,
         max(queued_requests, 0) * tier.backoff_per_queued_request_seconds,

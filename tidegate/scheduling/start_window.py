@@ -7,7 +7,8 @@ when more than 5% of recent requests waited over two steps in the engine (their 
 exceeds 2). Where the seats are known, it is at most their number and what may stand ready for one
 (``places``), plus one: no more can start, and half of more would change nothing.
 
-Bound: at least 1, so that something always may start; additive increase, multiplicative decrease.
+Bound: at least 1, so that something always may start. O(1).
+Source: additive increase, multiplicative decrease (Chiu and Jain 1989).
 """
 
 from __future__ import annotations

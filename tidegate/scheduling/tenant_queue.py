@@ -2,7 +2,7 @@
 
 Order: priority (higher first, best effort last of all), then deadline (earliest first, none last),
 then arrival. The same queue can be put into pure arrival order, for the modes that serve first come
-first served.
+first served. Within a priority that is earliest deadline first (Liu and Layland 1973).
 
 Bounds on requests and bytes are checked before a request enters and given back exactly once, when
 it leaves: dispatched, cancelled or expired. A request that comes back after a dispatch (the engine

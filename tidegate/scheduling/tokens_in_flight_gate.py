@@ -2,7 +2,9 @@
 
 Open while less than two budgets are in flight (one in the step that runs, one for the next), and
 always when nothing is. Where ``max_num_seqs`` is known, two steps' worth of it bound the sequences
-likewise. It answers to the same calls as ``gate.Gate``.
+likewise. It answers to the same calls as ``gate.Gate``. O(1).
+
+Bound: at most two budgets and one request are in flight.
 """
 
 from __future__ import annotations
