@@ -24,17 +24,24 @@ class EngineSeats:
     """Configured or learned seats, and what may be in flight for them; in sequences."""
 
     __slots__ = (
+        "_configured",
         "_ended_in_step",
         "_ends_per_step",
         "_ends_until_probe",
         "_learned",
         "_probe",
         "_ready",
-        "configured",
+        "number",
+        "places",
     )
 
     def __init__(self) -> None:
-        self.configured: int | None = None
+        self.number: int | None = None
+        """Seats of the engine; None: unknown, no request has had to wait for one yet."""
+        self.places: int | None = None
+        """Seats, and what may stand ready for one; None: unknown (both are attributes, because
+        every decision reads them several times)."""
+        self._configured: int | None = None
         self._learned: int | None = None
         self._ready = 0
         self._ends_per_step = 0.0
@@ -42,29 +49,23 @@ class EngineSeats:
         self._probe: str | None = None
         self._ends_until_probe = 0
 
-    @property
-    def number(self) -> int | None:
-        """Seats of the engine; None: unknown, no request has had to wait for one yet."""
-        return self._learned if self.configured is None else self.configured
-
-    @property
-    def places(self) -> int | None:
-        """Seats, and what may stand ready for one; None: unknown."""
-        seats = self.number
-        return None if seats is None else seats + self._ready
+    def configure(self, seats: int | None) -> None:
+        """The engine was started with so many; None: not known."""
+        self._configured = seats
+        self._restate()
 
     def has_room(self, in_flight: int) -> bool:
         """Whether one more may be in flight."""
         places = self.places
         if places is None or in_flight < places:
             return True
-        may_probe = self.configured is None and not self._ends_until_probe
+        may_probe = self._configured is None and not self._ends_until_probe
         return may_probe and self._probe is None and in_flight == places
 
     def dispatched(self, request_id: str, in_flight: int) -> None:
         """A request was let in when ``in_flight`` were."""
         places = self.places
-        if self.configured is None and places is not None and in_flight >= places:
+        if self._configured is None and places is not None and in_flight >= places:
             self._probe = request_id
 
     def started(self, request_id: str, at_once: bool) -> None:
@@ -75,7 +76,7 @@ class EngineSeats:
         if not at_once:
             self._ends_until_probe = _ENDS_BETWEEN_PROBES
         elif self._learned is not None:
-            self._learned += 1
+            self._learn(self._learned + 1)
 
     def ended(self, request_id: str, sequences: int) -> None:
         """It gave its seats back."""
@@ -90,21 +91,30 @@ class EngineSeats:
             return
         self._ends_until_probe = _ENDS_BETWEEN_PROBES
         if self._learned is None:
-            self._learned = running
+            self._learn(running)
         elif request_id != self._probe:  # a late probe says that the number is right
             # Some seats may be free for just this moment, so one lower at a time.
-            self._learned = max(running, self._learned - 1)
+            self._learn(max(running, self._learned - 1))
 
     def seen_running(self, running: int) -> None:
         """The engine says that it runs so many: it has at least so many seats."""
         if self._learned is not None:
-            self._learned = max(self._learned, running)
+            self._learn(max(self._learned, running))
 
     def step(self) -> None:
         """A step ended."""
         self._ends_per_step += (self._ended_in_step - self._ends_per_step) / _ENDS_OVER_STEPS
         self._ended_in_step = 0
         self._ready = ready_for_seats(self._ends_per_step)
+        self._restate()
+
+    def _learn(self, seats: int) -> None:
+        self._learned = seats
+        self._restate()
+
+    def _restate(self) -> None:
+        seats = self.number = self._learned if self._configured is None else self._configured
+        self.places = None if seats is None else seats + self._ready
 
 
 def ready_for_seats(ends_per_step: float) -> int:

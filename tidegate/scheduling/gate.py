@@ -93,7 +93,7 @@ class Gate:
         ``chunk_tokens``: most of one prompt in one step.
         """
         self._prefills.apply_limits(limits, prefill_budget_tokens, chunk_tokens)
-        self._seats.configured = limits.max_num_seqs
+        self._seats.configure(limits.max_num_seqs)
 
     def is_open(self) -> bool:
         """Whether one more request may be dispatched now."""
