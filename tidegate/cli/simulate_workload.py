@@ -22,7 +22,9 @@ from tidegate.simulator.workloads import incidents, mixed_node
 from tidegate.simulator.workloads.backlog import ten_thousand_against_five
 from tidegate.simulator.workloads.client import Workload
 from tidegate.simulator.workloads.scenario import from_scenario
+from tidegate.simulator.workloads.servegen import servegen
 from tidegate.workload import ScenarioError, TraceError, read_scenario
+from tidegate.workload.workload import TRACES_ENVIRONMENT
 
 OPEN_REQUESTS_PER_SECOND = 2.5
 POISON_FROM_SECONDS = 300.0
@@ -37,6 +39,17 @@ class BuiltIn:
     warmup_seconds: float = 60.0
 
 
+SERVEGEN_FOLDER = Path("servegen/data/language/m-small")
+"""In $TIDEGATE_TRACES."""
+
+
+def _servegen(seed: int) -> Workload:
+    traces = os.environ.get(TRACES_ENVIRONMENT)
+    if not traces:
+        raise ValueError(f"{TRACES_ENVIRONMENT} names no folder of traces")
+    return servegen(Path(traces) / SERVEGEN_FOLDER, seed)
+
+
 BUILT_IN = {
     "mixed-node": BuiltIn(lambda seed: mixed_node.mixed_node(mixed_node.FULL, seed)),
     "mixed-node-half": BuiltIn(lambda seed: mixed_node.mixed_node(mixed_node.HALF, seed)),
@@ -46,6 +59,7 @@ BUILT_IN = {
     "long-prompts": BuiltIn(incidents.long_prompts),
     "avalanche": BuiltIn(incidents.avalanche),
     "poison": BuiltIn(lambda seed: incidents.poison(seed, POISON_FROM_SECONDS)),
+    "servegen": BuiltIn(_servegen),
     "ten-thousand-against-five": BuiltIn(ten_thousand_against_five, warmup_seconds=0.0),
 }
 
@@ -101,7 +115,10 @@ def _built_in(policy: Policy, name: str, timing: Timing) -> Load:
     build = BUILT_IN[name].make
     seed = timing.seed or 0
     warmup, until, duration = timing.spread(BUILT_IN_SECONDS, BUILT_IN[name].warmup_seconds)
-    tenants = build(seed).tenants
+    try:
+        tenants = build(seed).tenants
+    except (OSError, ValueError) as error:
+        raise CommandError(f"--workload {name}: {error}", exit_code=2) from None
     tiers = {tier.name for tier in policy.tiers}
     missing = sorted(set(tenants.values()) - tiers)
     if missing:

@@ -334,6 +334,17 @@ def test_a_built_in_workload_needs_its_tiers(
     assert_one_line(capsys, "its tenants are of the tiers t0, t1, t2, t3; the policy has t0")
 
 
+def test_a_workload_of_traces_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TIDEGATE_TRACES", raising=False)
+    assert simulate(monkeypatch, QUICKSTART, "--workload", "servegen") == 2
+    assert_one_line(capsys, "--workload servegen: TIDEGATE_TRACES names no folder of traces")
+    monkeypatch.setenv("TIDEGATE_TRACES", str(tmp_path))
+    assert simulate(monkeypatch, QUICKSTART, "--workload", "servegen") == 2
+    assert_one_line(capsys, "holds no client of ServeGen's that sends anything")
+
+
 def test_what_the_operator_would_report_is_noted(
     scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -30,7 +30,7 @@ from tidegate.simulator.workloads.mixed_node import (
     mixed_node_open,
 )
 from tidegate.simulator.workloads.scenario import from_scenario
-from tidegate.simulator.workloads.servegen import servegen_client, weibull_shape
+from tidegate.simulator.workloads.servegen import servegen, servegen_client, weibull_shape
 from tidegate.workload import PlannedRequest, SharedPrefix, Workload
 
 
@@ -213,6 +213,26 @@ def test_a_servegen_client_keeps_its_rate_and_variation(tmp_path: Path) -> None:
     assert pstdev(gaps) / fmean(gaps) == pytest.approx(2.0, rel=0.2)
     assert {request.prompt_tokens for request in sent} == {100, 300}
     assert {request.output_tokens for request in sent} == {7}
+
+
+def test_servegens_clients_together_are_as_uneven_as_they_were(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no client"):
+        servegen(tmp_path, 1)
+    for number, rate in {3: 30.0, 5: 10.0, 6: 0.0, 8: 20.0}.items():
+        rows = [f"{600 * index},{rate},1.0,Gamma,1,1" for index in range(1_400)]
+        (tmp_path / f"chunk-{number}-trace.csv").write_text("\n".join(rows))
+        if number != 8:  # its lengths are not there
+            lengths = {"input_tokens": "{100: 1.0}", "output_tokens": "{7: 1.0}"}
+            dataset = {str(21_600 * index): lengths for index in range(40)}
+            (tmp_path / f"chunk-{number}-dataset.json").write_text(json.dumps(dataset))
+    work = servegen(tmp_path, 1)
+    assert work.tenants == {"client-03": "t0", "client-05": "t1"}
+    assert work.tiers == ("t0", "t1")
+    rates = []
+    for client in work.clients:
+        times = [request.at_seconds or 0.0 for request in first(client, 1_000)]
+        rates.append(len(times) / times[-1])
+    assert rates == pytest.approx([180.0, 60.0], rel=0.1)
 
 
 def test_a_weibull_of_variation_one_is_exponential() -> None:

@@ -5,6 +5,9 @@ model, a rate, the coefficient of variation and the shape of its gaps every 600 
 its prompt and output lengths every 21,600 s. A client here is one of those, from ``start_seconds``
 of its two weeks on, its rates scaled so that the whole fits one engine. The distribution named is
 used with its rate and variation; the fitted parameters beside them are not.
+
+``servegen`` is all of them together: a few clients send nearly everything, as in production. Which
+tier a client would be in nobody knows, so by falling rate they are of t0 to t3 in turns.
 """
 
 from __future__ import annotations
@@ -19,10 +22,15 @@ from math import gamma, sqrt
 from pathlib import Path
 from random import Random
 
-from tidegate.simulator.workloads.client import Draw, OpenClient
+from tidegate.simulator.workloads.client import Draw, OpenClient, Workload
 
 RATE_WINDOW_SECONDS = 600
 LENGTH_WINDOW_SECONDS = 21_600
+AFTERNOON_SECONDS = 741_600
+"""14:00 of the ninth day."""
+REQUESTS_PER_SECOND = 240.0
+"""Of all of them together, in the first 600 s of it: half of what they sent."""
+_TIERS = ("t0", "t1", "t2", "t3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,36 @@ class RateWindow:
     """Standard deviation of the gaps over their mean."""
     weibull: bool
     """Else gamma."""
+
+
+def servegen(folder: Path, seed: int) -> Workload:
+    """The clients of the model in ``folder`` that send something on that afternoon.
+
+    ValueError, OSError: there are none.
+    """
+    window = AFTERNOON_SECONDS // RATE_WINDOW_SECONDS
+    sent = []
+    for file in folder.glob("chunk-*-trace.csv"):
+        number = int(file.name.split("-")[1])
+        rate = _rates(file)[window].per_second
+        if rate > 0 and _lengths(folder, number, AFTERNOON_SECONDS) is not None:
+            sent.append((rate, number))
+    if not sent:
+        raise ValueError(f"{folder} holds no client of ServeGen's that sends anything")
+    factor = REQUESTS_PER_SECOND / sum(rate for rate, _ in sent)
+    clients = tuple(
+        servegen_client(
+            folder,
+            number,
+            tenant=f"client-{number:02}",
+            tier=_TIERS[rank % len(_TIERS)],
+            start_seconds=AFTERNOON_SECONDS,
+            rate_factor=factor,
+            seed=seed,
+        )
+        for rank, (_, number) in enumerate(sorted(sent, reverse=True))
+    )
+    return Workload("ServeGen", tuple(dict.fromkeys(one.tier for one in clients)), clients)
 
 
 def servegen_client(
@@ -49,9 +87,8 @@ def servegen_client(
 ) -> OpenClient:
     """Client ``number`` of the model in ``folder``; ValueError: it is silent in that window."""
     rates = _rates(folder / f"chunk-{number}-trace.csv")
-    window = start_seconds // LENGTH_WINDOW_SECONDS * LENGTH_WINDOW_SECONDS
-    lengths = json.loads((folder / f"chunk-{number}-dataset.json").read_text()).get(str(window))
-    if lengths is None or lengths["input_tokens"] == "{}":
+    lengths = _lengths(folder, number, start_seconds)
+    if lengths is None:
         raise ValueError(f"client {number} has no lengths at {start_seconds} s")
     first = start_seconds // RATE_WINDOW_SECONDS
     return OpenClient(
@@ -63,6 +100,16 @@ def servegen_client(
         output=_histogram(lengths["output_tokens"], most_tokens),
         seed=seed,
     )
+
+
+def _lengths(folder: Path, number: int, start_seconds: int) -> dict[str, str] | None:
+    """Histograms of a client's prompts and outputs; None: it is silent then, or has none."""
+    file = folder / f"chunk-{number}-dataset.json"
+    window = start_seconds // LENGTH_WINDOW_SECONDS * LENGTH_WINDOW_SECONDS
+    lengths: dict[str, str] | None = None
+    if file.exists():
+        lengths = json.loads(file.read_text()).get(str(window))
+    return None if lengths is None or lengths["input_tokens"] == "{}" else lengths
 
 
 def _rates(path: Path) -> list[RateWindow]:
