@@ -163,3 +163,25 @@ async def test_every_field_survives_and_neither_quiet_nor_a_restart_writes(
             await asyncio.sleep(QUIET_SECONDS)
             assert audit.writes() == []
         assert await statuses(cluster, namespace) == before
+        await nor_does_a_restart_before_a_whole_window_was_seen(cluster, namespace)
+
+
+async def nor_does_a_restart_before_a_whole_window_was_seen(
+    cluster: OperatorCluster, namespace: str
+) -> None:
+    """Of sidecars that have run, and done nothing, for longer than figures look back."""
+    short = {"figures_window_seconds": 3.0}
+
+    async def idle() -> bool:
+        of_pool, _, of_tier = await statuses(cluster, namespace)
+        rows = (*(of_pool.get("tiers") or ()), of_tier)
+        return all(row.get("busyPercent") == 0 and "ttft" not in row for row in rows)
+
+    async with cluster.operator(**short):
+        await eventually(idle, "figures of a quiet window")
+        await cluster.quiet()
+    before, audit = await statuses(cluster, namespace), cluster.audit()
+    async with cluster.operator(**short):
+        await asyncio.sleep(QUIET_SECONDS)
+    assert audit.writes() == []
+    assert await statuses(cluster, namespace) == before
