@@ -13,6 +13,7 @@ from tidegate.local_cluster.paths import cache_directory
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With ``-n 2 --dist loadgroup`` each kind of test stays in one process, in its order: so that
     there is one cluster, and the last end-to-end test can look back at all the others."""
