@@ -18,12 +18,13 @@ from tidegate.scheduling.contracts import (
     LimitUse,
     Refusal,
     SidecarStatus,
+    SloStatus,
     TenantStatus,
     TierStatus,
 )
 from tidegate.scheduling.outcomes import Outcome
 from tidegate_operator.latency_buckets import Buckets
-from tidegate_operator.slo.promises import Promise
+from tidegate_operator.slo.promises import Kept, Promise
 
 NOT_REFUSED = frozenset(
     {
@@ -44,18 +45,6 @@ class Reading:
     """On the reader's monotonic clock."""
     wall_seconds: float
     status: SidecarStatus
-
-
-@dataclass(slots=True)
-class Kept:
-    """Requests that a promise counts for, and those of them that got it."""
-
-    requests: int = 0
-    good: int = 0
-
-    def add(self, requests: int, good: int) -> None:
-        self.requests += requests
-        self.good += good
 
 
 @dataclass(slots=True)
@@ -105,13 +94,18 @@ class Figures:
         self.inter_token.add(new.inter_token_seconds, old.inter_token_seconds if old else None)
         before = {slo.metric: slo for slo in old.slo} if old else {}
         for slo in new.slo:
-            last, metric = before.get(slo.metric), str(slo.metric)
+            metric = str(slo.metric)
+            last = before.get(slo.metric) or SloStatus(slo.metric, refused_total=0)
+            refused = (
+                None
+                if slo.refused_total is None or last.refused_total is None
+                else slo.refused_total - last.refused_total
+            )
             self.promised.setdefault(metric, Kept()).add(
-                slo.requests_total - (last.requests_total if last else 0),
-                slo.good_total - (last.good_total if last else 0),
+                slo.requests_total - last.requests_total, slo.good_total - last.good_total, refused
             )
             total = self.promised_total.setdefault(metric, Kept())
-            total.add(slo.requests_total, slo.good_total)
+            total.add(slo.requests_total, slo.good_total, slo.refused_total)
         self.drafted_tokens += new.drafted_tokens_total - (old.drafted_tokens_total if old else 0)
         self.accepted_tokens += new.accepted_tokens_total - (
             old.accepted_tokens_total if old else 0
@@ -165,7 +159,7 @@ class Figures:
         self.inter_token.merge(other.inter_token)
         self._refused_last(other.last_refusal)
         for metric, kept in other.promised.items():
-            self.promised.setdefault(metric, Kept()).add(kept.requests, kept.good)
+            self.promised.setdefault(metric, Kept()).add(kept.requests, kept.good, kept.refused)
         self.drafted_tokens += other.drafted_tokens
         self.accepted_tokens += other.accepted_tokens
         self.preemptions += other.preemptions
@@ -233,10 +227,10 @@ class PoolFigures:
         return sum(tier.service_tokens for tier in self.tiers.values())
 
     @property
-    def kept_since_start(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Requests that count for each tier's objectives, and those that got them."""
+    def kept_since_start(self) -> dict[tuple[str, str], Kept]:
+        """Of each tier's objectives."""
         return {
-            (name, metric): (kept.requests, kept.good)
+            (name, metric): kept
             for name, tier in self.tiers.items()
             for metric, kept in tier.promised_total.items()
         }

@@ -154,6 +154,8 @@ def _objectives(tier: Figures, promises: Sequence[Promise]) -> list[Json] | None
             row["requests"] = kept.requests
             # Rounded down, as 100 shall mean all.
             row["keptPercent"] = 100 * kept.good // kept.requests if kept.requests else None
+            if kept.good < kept.requests:
+                row |= {"refused": kept.refused, "late": kept.late}
         if metric in by_metric:
             row |= _promise(worst(by_metric[metric]))
         rows.append(without_nulls(row))

@@ -97,23 +97,32 @@ def _service(runtime: Runtime) -> Iterator[Metric]:
         "Prompt and output tokens served.",
         labels=("tier", "tenant"),
     )
+    oldest = GaugeMetricFamily(
+        "tidegate_queue_oldest_seconds",
+        "How long the oldest request that waits now has waited; 0: none waits.",
+        labels=("tier", "tenant"),
+    )
     scheduler = runtime.dispatcher.scheduler
     if scheduler is not None:
         tenants = scheduler.tenant_snapshots(runtime.dispatcher.loop.time())
         queued_bytes = {tier.name: 0 for tier in scheduler.tier_snapshots()}
         labels = _tenant_labels(runtime)
         served: dict[tuple[str, str], int] = {}
+        waited: dict[tuple[str, str], float] = {}
         for tenant in tenants:
             queued_bytes[tenant.tier] = queued_bytes.get(tenant.tier, 0) + tenant.queued_bytes
             key = (tenant.tier, labels.get(tenant.name, OTHER))
             served[key] = served.get(key, 0) + tenant.service_tokens_total
+            waited[key] = max(waited.get(key, 0.0), tenant.longest_wait_seconds)
         for tier in scheduler.tier_snapshots():
             queue.add_metric((tier.name,), tier.queued)
             running.add_metric((tier.name,), tier.running)
             size.add_metric((tier.name,), queued_bytes[tier.name])
         for key, count in served.items():
             tokens.add_metric(key, count)
-    yield from (queue, size, running, tokens)
+        for key, seconds in waited.items():
+            oldest.add_metric(key, seconds)
+    yield from (queue, size, running, oldest, tokens)
 
 
 def _latencies(runtime: Runtime) -> Iterator[Metric]:

@@ -90,11 +90,22 @@ def _promises(tally: Tally) -> Iterator[Metric]:
     good = CounterMetricFamily(
         "tidegate_slo_good", "Of them, those within its target.", labels=labels
     )
+    refused = CounterMetricFamily(
+        "tidegate_slo_refused",
+        "Of them, those that were refused or failed before anything could be measured; the rest "
+        "were late.",
+        labels=labels,
+    )
+    target = GaugeMetricFamily(
+        "tidegate_slo_target_seconds", "What an objective promises.", labels=labels
+    )
     for name, tier in tally.tiers.items():
         for metric, count in tier.slo.counts.items():
             requests.add_metric((name, metric.value), count.requests)
             good.add_metric((name, metric.value), count.good)
-    yield from (requests, good)
+            refused.add_metric((name, metric.value), count.refused)
+            target.add_metric((name, metric.value), count.target_seconds)
+    yield from (requests, good, refused, target)
 
 
 def _skew(tally: Tally) -> Iterator[Metric]:

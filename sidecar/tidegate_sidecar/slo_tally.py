@@ -4,9 +4,9 @@ Counted here, at the source, against the target in force when the request ended,
 has a bucket at every target. Which request counts for an objective, and how:
 
 * the first token came, or the request ran to its end, or two tokens came: by the time measured;
-* it ended without that and the pool is why (engine failed or away, queue wait, throttled): a miss.
-  A throttled one counts because a promise is not kept by refusing everybody;
-* its client left, or its own deadline passed, without that: a miss once the target has passed, else
+* it ended without that and the pool is why (engine failed or away, queue wait, throttled): a miss,
+  counted as refused. A throttled one counts because a promise is not kept by refusing everybody;
+* its client left, or its own deadline passed, without that: late once the target has passed, else
   it says nothing;
 * it was refused for what its client can change (key, body, limits, a full queue of its own), or
   sent elsewhere: it does not count.
@@ -14,6 +14,7 @@ has a bucket at every target. Which request counts for an objective, and how:
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import NamedTuple
 
 from tidegate.scheduling.contracts import SloMetric, TierPolicy
@@ -42,15 +43,34 @@ class Ending(NamedTuple):
     """Mean gap between its tokens."""
 
 
+class Verdict(Enum):
+    """What one request says of a promise."""
+
+    KEPT = auto()
+    LATE = auto()
+    REFUSED = auto()
+    """The pool ended it before anything could be measured."""
+
+
 class SloCount:
     """One objective of one tier."""
 
-    __slots__ = ("good", "requests", "target_seconds")
+    __slots__ = ("good", "refused", "requests", "target_seconds")
 
     def __init__(self, target_seconds: float) -> None:
         self.target_seconds = target_seconds
         self.requests = 0
         self.good = 0
+        self.refused = 0
+        """Of those that are not good; the others were late."""
+
+    def count(self, verdict: Verdict) -> None:
+        """Count one request."""
+        self.requests += 1
+        if verdict is Verdict.KEPT:
+            self.good += 1
+        elif verdict is Verdict.REFUSED:
+            self.refused += 1
 
 
 class SloTally:
@@ -73,14 +93,13 @@ class SloTally:
     def ended(self, ending: Ending) -> None:
         """Count one request."""
         for metric, count in self.counts.items():
-            good = in_time(metric, count.target_seconds, ending)
-            if good is not None:
-                count.requests += 1
-                count.good += good
+            verdict = judged(metric, count.target_seconds, ending)
+            if verdict is not None:
+                count.count(verdict)
 
 
-def in_time(metric: SloMetric, target_seconds: float, ending: Ending) -> bool | None:
-    """Whether a promise was kept; None: the request says nothing of it."""
+def judged(metric: SloMetric, target_seconds: float, ending: Ending) -> Verdict | None:
+    """Whether a promise was kept, and how it was broken; None: the request says nothing of it."""
     if metric is SloMetric.TIME_TO_FIRST_TOKEN:
         measured = ending.first_token
     elif metric is SloMetric.INTER_TOKEN_LATENCY:
@@ -89,12 +108,12 @@ def in_time(metric: SloMetric, target_seconds: float, ending: Ending) -> bool | 
             return None
     else:
         measured = ending.duration if ending.outcome is Outcome.COMPLETED else None
+    if measured is None and ending.outcome is Outcome.COMPLETED:
+        measured = ending.duration  # nothing was streamed: its end was its first token
     if measured is not None:
-        return measured <= target_seconds
-    if ending.outcome is Outcome.COMPLETED:  # nothing was streamed: its end was its first token
-        return ending.duration <= target_seconds
+        return Verdict.KEPT if measured <= target_seconds else Verdict.LATE
     if ending.outcome in _MISSED:
-        return False
+        return Verdict.REFUSED
     if ending.outcome in _GAVE_UP and ending.duration > target_seconds:
-        return False
+        return Verdict.LATE
     return None

@@ -74,7 +74,7 @@ def _tiers(runtime: Runtime) -> tuple[TierStatus, ...]:
                 inter_token_seconds=tally.inter_token.histogram(),
                 engine_time_ms_total=tier.engine_ms_total,
                 slo=tuple(
-                    SloStatus(metric, count.requests, count.good)
+                    SloStatus(metric, count.requests, count.good, count.refused)
                     for metric, count in tally.slo.counts.items()
                 ),
                 preemptions_total=tally.preemptions,

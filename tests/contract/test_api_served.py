@@ -39,7 +39,9 @@ SLO_MET: Json = READY | {"type": "SLOMet", "status": "False", "reason": "Objecti
 OBJECTIVE: Json = {
     "metric": "EndToEnd",
     "requests": 80,
-    "keptPercent": 99,
+    "keptPercent": 95,
+    "refused": 1,
+    "late": 3,
     "targetMs": 2000,
     "promisedPercent": "99.5",
     "attainedPercent": "98.7",

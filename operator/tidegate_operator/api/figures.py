@@ -61,28 +61,49 @@ class ObjectiveStatus(ApiModel):
 
     metric: str = described("What is promised.", min_length=1, max_length=64)
     requests: int | None = described(
-        "Requests of the last minute that count for it.", unset="not known", ge=0
+        "Requests of the last minute that count for it. One that the pool refused (throttled, "
+        "waited too long, no engine) or failed counts, as broken; one that its own limit, its body "
+        "or its key ended does not.",
+        unset="not known",
+        ge=0,
     )
     kept_percent: int | None = described(
-        "Those of them that kept it.", unset="no request", ge=0, le=100
+        "Those of them that kept it, of all tenants of the tier together.",
+        unset="no request",
+        ge=0,
+        le=100,
+    )
+    refused: int | None = described(
+        "Of the requests of the last minute that broke it, those that were refused or failed: of "
+        "a tenant that floods the tier mostly its own.",
+        unset="none broke it, or sidecars of an earlier version do not tell",
+        ge=0,
+    )
+    late: int | None = described(
+        "The others of them: served, but not in time, or given up by their client after it.",
+        unset="as refused",
+        ge=0,
     )
     target_ms: int | None = described("What is promised, milliseconds.", unset="not known", ge=0)
     promised_percent: Percentage | None = described(
         "Of how many requests it is promised.", unset="not known"
     )
     attained_percent: Percentage | None = described(
-        "How many requests got it, rounded down.", unset="no request yet"
+        "How many of the requests that count got it, rounded down; refused ones count as broken. "
+        "Over what, `measured` says: not the last minute.",
+        unset="no request yet",
     )
     budget_left_percent: int | None = described(
-        "What is left of the requests that may break the promise; below 0: more have broken it.",
+        "What is left of the requests that may break the promise, over what `measured` says: of "
+        "100 - promisedPercent, 100 - attainedPercent are spent. Below 0: more have broken it.",
         unset="no request yet",
         ge=LOWEST_BUDGET_PERCENT,
         le=100,
     )
     measured: Measured | None = described(
         "What the two before are about. Window: the objective's own window, as the pool's "
-        "Prometheus tells. SidecarStart: since the present pods started, since the pool names no "
-        "Prometheus or it says nothing.",
+        "Prometheus tells, whose dashboards have the same figure. SidecarStart: since the present "
+        "pods started, since the pool names no Prometheus or it says nothing.",
         unset="no request yet",
     )
     pool: FullName | None = described(

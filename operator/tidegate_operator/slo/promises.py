@@ -6,6 +6,9 @@ budget that is left (:mod:`tidegate_operator.slo.rules`); where the pool names n
 sidecars' counters since they started, which is said. A Prometheus that is named and silent leaves
 the condition Unknown: what happened since a start is not what was promised.
 
+How promises were broken, refused or late, is known from the sidecars alone, so that is always since
+they started, and told as that.
+
 With a budget of 100 - ratio percent of the requests, of which 100 - attained percent broke the
 promise, ``1 - (100 - attained) / (100 - ratio)`` of the budget is left.
 """
@@ -13,7 +16,7 @@ promise, ``1 - (100 - attained) / (100 - ratio)`` of the budget is left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidegate.scheduling.contracts import SloObjective, TierPolicy
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType, Reason
@@ -23,6 +26,33 @@ from tidegate_operator.slo.recorded import Key, Recorded
 from tidegate_operator.slo.windows import promql_duration
 
 _DIGITS = 1_000
+
+
+@dataclass(slots=True)
+class Kept:
+    """Requests that a promise counts for, and what became of it."""
+
+    requests: int = 0
+    good: int = 0
+    """In time."""
+    refused: int | None = 0
+    """Refused, or failed before anything could be measured; None: a sidecar does not tell."""
+
+    def add(self, requests: int, good: int, refused: int | None) -> None:
+        self.requests += requests
+        self.good += good
+        both_tell = self.refused is not None and refused is not None
+        self.refused = (self.refused or 0) + (refused or 0) if both_tell else None
+
+    @property
+    def percent(self) -> float | None:
+        """Of those that count, how many got it; None: there were none."""
+        return 100 * self.good / self.requests if self.requests > 0 else None
+
+    @property
+    def late(self) -> int | None:
+        """The rest of those that broke it."""
+        return None if self.refused is None else self.requests - self.good - self.refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +68,10 @@ class Promise:
     measured: Measured = Measured.SIDECAR_START
     silent: str | None = None
     """Why the Prometheus that should tell does not; None: it does, or none is named."""
+    refused: int | None = None
+    """Of those that broke it since the sidecars started; None: not told."""
+    late: int | None = None
+    """The others."""
 
     @property
     def met(self) -> bool | None:
@@ -74,32 +108,38 @@ class Promise:
         return (
             f"{objective.metric} {whose}: {self.attained} percent within "
             f"{objective.target_seconds:g} s {over}, {plain_percent(objective.ratio_percent)} are "
-            "promised"
+            f"promised{self._how_broken}"
         )
+
+    @property
+    def _how_broken(self) -> str:
+        if not self.refused and not self.late:
+            return ""
+        since = "since the sidecars started " if self.measured is Measured.WINDOW else ""
+        return f" ({since}{self.refused} refused or failed, {self.late} late)"
 
 
 def promises_of(
     pool: str,
     tiers: Sequence[TierPolicy],
-    counts: Mapping[Key, tuple[int, int]],
+    counts: Mapping[Key, Kept],
     budgets: Recorded | str | None,
 ) -> tuple[Promise, ...]:
-    """Every promise of a pool. ``counts``: requests that count and those that kept it, since the
-    sidecars started; ``budgets``: what a Prometheus has of what is left of each, 1: all of it, or
-    why nothing; None: none is named."""
+    """Every promise of a pool. ``counts``: since the sidecars started; ``budgets``: what a
+    Prometheus has of what is left of each, 1: all of it, or why nothing; None: none is named."""
     found = []
     for tier in tiers:
         for objective in tier.slo_objectives:
             key = tier.name, str(objective.metric)
             left = budgets.of(key) if isinstance(budgets, Recorded) else budgets
+            counted = counts.get(key, Kept())
+            known = Promise(pool, tier.name, objective, refused=counted.refused, late=counted.late)
             if isinstance(left, tuple):
                 broken = (1 - left[0]) * (100 - objective.ratio_percent)
                 attained = round(min(100.0, max(0.0, 100 - broken)), 9)
-                found.append(Promise(pool, tier.name, objective, attained, Measured.WINDOW))
-                continue
-            requests, kept = counts.get(key, (0, 0))
-            since_start = 100 * kept / requests if requests > 0 else None
-            found.append(Promise(pool, tier.name, objective, since_start, silent=left))
+                found.append(replace(known, attained_percent=attained, measured=Measured.WINDOW))
+            else:
+                found.append(replace(known, attained_percent=counted.percent, silent=left))
     return tuple(found)
 
 

@@ -60,13 +60,14 @@ SERIES = [
     ),
     *(
         labelled(f"tidegate_slo_{kind}_total", objective=metric.value, **TIER)
-        for kind in ("requests", "good")
+        for kind in ("requests", "good", "refused")
         for metric in (SloMetric.TIME_TO_FIRST_TOKEN, SloMetric.END_TO_END)
     ),
     labelled("tidegate_vft_skew_ratio_bucket", le="+Inf", **TIER),
     labelled("tidegate_vft_skew_flagged_total", cause="prefill", **TIER),
     *(labelled("tidegate_engine_time_ms_total", tenant=name, **TIER) for name in (ALICE, BOB)),
     labelled("tidegate_max_service_gap", **TIER),
+    *(labelled("tidegate_queue_oldest_seconds", tenant=name, **TIER) for name in (ALICE, BOB)),
     labelled("tidegate_preemptions_total", cause="admission"),
     labelled("tidegate_recomputed_tokens_total"),
     labelled("tidegate_kv_blocks", kv_pool="all", state="held"),
@@ -111,7 +112,7 @@ async def test_what_was_done_is_counted_in_both(
         "nominal": samples[labelled("tidegate_kv_blocks", kv_pool="all", state="nominal")],
     }
     for name, objective in objectives.items():
-        for kind in ("requests", "good"):
+        for kind in ("requests", "good", "refused"):
             key = labelled(f"tidegate_slo_{kind}_total", objective=objective, **TIER)
             counted[f"{name} {kind}"] = samples[key]
     assert counted == {
@@ -120,8 +121,10 @@ async def test_what_was_done_is_counted_in_both(
         "nominal": 80,
         "first requests": 3,  # one that its own limit refused says nothing of the promise
         "first good": 3,
+        "first refused": 0,
         "end requests": 3,
         "end good": 0,
+        "end refused": 0,
     }
     engine_ms = samples[labelled("tidegate_engine_time_ms_total", tenant=ALICE, **TIER)]
     assert engine_ms > 0

@@ -53,7 +53,7 @@ def test_calls_cost_the_engine_time_that_they_took(
     assert price_per_1000_calls(None, milliseconds, calls) is None
 
 
-def tier(name: str, calls: int, milliseconds: float, *slo: tuple[int, int]) -> TierStatus:
+def tier(name: str, calls: int, milliseconds: float, *slo: tuple[int, int, int]) -> TierStatus:
     return TierStatus(
         name,
         requests_total={"completed": calls, "throttled": 3},
@@ -68,8 +68,8 @@ def reading(at: float, *tiers: TierStatus) -> Reading:
 
 def test_tiers_share_the_time_of_all_engines() -> None:
     """Two pods over a minute: 48 of 120 s for one tier, 12 for the other, the rest is idle."""
-    before = (tier("paid", 100, 5e6, (50, 50)), tier("free", 7, 1e6))
-    after = (tier("paid", 140, 5e6 + 24_000, (90, 89)), tier("free", 9, 1e6 + 6_000))
+    before = (tier("paid", 100, 5e6, (53, 50, 2)), tier("free", 7, 1e6))
+    after = (tier("paid", 140, 5e6 + 24_000, (93, 87, 4)), tier("free", 9, 1e6 + 6_000))
     pods = [[reading(0, *before), reading(60, *after)] for _ in range(2)]
     figures = pool_figures(pods, 60.0)
     figures.pod_hour = 6.0
@@ -77,7 +77,9 @@ def test_tiers_share_the_time_of_all_engines() -> None:
     paid, free = status["tiers"]
     assert (paid["busyPercent"], free["busyPercent"]) == (40, 10)
     assert (paid["pricePer1000Calls"], free["pricePer1000Calls"]) == ("1", "5")
-    assert paid["objectives"] == [{"metric": "EndToEnd", "requests": 80, "keptPercent": 97}]
+    assert paid["objectives"] == [
+        {"metric": "EndToEnd", "requests": 80, "keptPercent": 92, "refused": 4, "late": 2}
+    ]
     assert "objectives" not in free
 
 

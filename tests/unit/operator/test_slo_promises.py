@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tidegate_operator.api.conditions import ConditionStatus, Reason
 from tidegate_operator.api.figures import LOWEST_BUDGET_PERCENT, Measured
-from tidegate_operator.slo.promises import Promise, kept, promises_of, slo_finding, worst
+from tidegate_operator.slo.promises import Kept, Promise, kept, promises_of, slo_finding, worst
 from tidegate_operator.slo.recorded import FRESH_SECONDS, Recorded, recorded
 from tidegate_operator.slo.slo_met import SloMet
 
@@ -21,9 +21,12 @@ RUNBOOKS = "https://example.com/runbooks/"
 
 
 def told(
-    counts: dict[Any, tuple[int, int]], budgets: Recorded | str | None = None
+    counts: dict[Any, tuple[int, int] | tuple[int, int, int]],
+    budgets: Recorded | str | None = None,
 ) -> tuple[Promise, ...]:
-    return promises_of("acme/chat", TIERS, counts, budgets)
+    """``counts``: requests, those that kept it and, where it is told, those refused."""
+    kept = {key: Kept(*count[:2], *(count[2:] or (None,))) for key, count in counts.items()}
+    return promises_of("acme/chat", TIERS, kept, budgets)
 
 
 def left(budgets: dict[Any, float], *, old: Any = None) -> Recorded:
@@ -66,7 +69,7 @@ def test_a_prometheus_tells_over_the_objectives_window(budget: float, attained: 
 
 def test_a_promise_without_a_budget_is_spent_by_the_first_that_broke_it() -> None:
     whole = TierPolicy("t0", slo_objectives=(SloObjective(SloMetric.END_TO_END, 1.0, 100.0),))
-    (promise,) = promises_of("a/b", [whole], {T0_END: (1000, 999)}, None)
+    (promise,) = promises_of("a/b", [whole], {T0_END: Kept(1000, 999)}, None)
     assert (promise.met, promise.budget_left_percent) == (False, LOWEST_BUDGET_PERCENT)
 
 
@@ -89,6 +92,25 @@ def test_a_missed_objective_is_named_with_what_was_promised_and_where_to_look() 
     assert told_of_tier.startswith(
         "TimeToFirstToken in pool acme/chat: 98.5 percent within 2 s over 30d, 99.5 are promised"
     )
+
+
+def test_it_says_how_many_were_refused_and_how_many_were_late() -> None:
+    counts: Any = {T0_FIRST: (253, 71, 151), T0_END: (253, 253, 0)}
+    since_start = condition(told(counts))[2]
+    assert "99.5 are promised (151 refused or failed, 31 late);" in since_start
+    in_window = condition(told(counts, left({T0_FIRST: -2.0, T0_END: 1.0})))[2]
+    assert (
+        "over 30d, 99.5 are promised (since the sidecars started 151 refused or failed, 31 late);"
+    ) in in_window
+
+
+def test_what_one_sidecar_does_not_tell_is_not_known_of_all() -> None:
+    total = Kept()
+    total.add(10, 5, 3)
+    assert (total.refused, total.late) == (3, 2)
+    total.add(10, 5, None)
+    total.add(10, 5, 3)
+    assert (total.requests, total.good, total.refused, total.late) == (30, 15, None, None)
 
 
 def test_without_data_nobody_can_say() -> None:

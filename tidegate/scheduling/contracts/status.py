@@ -76,6 +76,12 @@ class SloStatus:
     metric: SloMetric = described("What is promised.")
     requests_total: int = described("Requests that count for it.", default=0, low=0)
     good_total: int = described("Of them, those within the target.", default=0, low=0)
+    refused_total: int | None = described(
+        "Of them, those that the pool refused or failed before anything could be measured; the "
+        "rest were late. Unset: a sidecar that does not tell them apart.",
+        default=None,
+        low=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
