@@ -1,19 +1,28 @@
-"""``GET /explain/...``: why a request waits, waited or was refused, and how a tenant stands."""
+"""``GET /explain/...``: why a request waits, waited or was refused, and how a tenant stands.
+
+Who held the engine when a request came is worked out when it is asked, from the times of those that
+are open or remembered: no request pays for it.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from typing import NamedTuple
 
 from tidegate.scheduling.contracts import (
     EXPLANATION_VERSION,
     RequestExplanation,
     RequestState,
-    ServedInstead,
     TenantExplanation,
+    TenantRequests,
 )
 from tidegate.scheduling.limit_window import Clocks
 from tidegate_sidecar.passage import Passage
 from tidegate_sidecar.runtime import Runtime
+
+LATELY_SECONDS = 60.0
+"""As far as the status of a pool looks back."""
 
 
 def explain_request(runtime: Runtime, request_id: str) -> RequestExplanation | None:
@@ -25,6 +34,7 @@ def explain_request(runtime: Runtime, request_id: str) -> RequestExplanation | N
         return None
     record, until = entry.record, entry.waited_until
     served, complete = _served_instead(runtime, entry.arrival, until, request_id)
+    arrival = _at_arrival(runtime, entry.arrival, request_id)
     return RequestExplanation(
         version=EXPLANATION_VERSION,
         id=request_id,
@@ -32,6 +42,11 @@ def explain_request(runtime: Runtime, request_id: str) -> RequestExplanation | N
         tenant=record.tenant,
         tier=record.tier,
         waited_seconds=until - entry.arrival,
+        in_engine=arrival.in_engine,
+        waiting_then=arrival.waiting,
+        arrival_complete=arrival.complete,
+        engine_seats=_engine_seats(runtime),
+        lateness=None if entry.refusal is None else entry.refusal.lateness,
         served_instead=served,
         served_instead_complete=complete,
         record=record,
@@ -48,20 +63,29 @@ def explain_tenant(runtime: Runtime, name: str) -> TenantExplanation | None:
     standings = scheduler.standings
     following = standings.next_of(name)
     queued, running = standings.counts_of(name)
+    oldest = standings.oldest_of(name)
     tally = runtime.tally.tenants.get(name)
+    lately = runtime.reports.recent.lately(name, now, LATELY_SECONDS)
     return TenantExplanation(
         version=EXPLANATION_VERSION,
         name=name,
         tier=tenant.tier,
         queued=queued,
         running=running,
+        oldest_wait_seconds=0.0 if oldest is None else now - oldest.arrival,
+        oldest_request=None if oldest is None else oldest.id,
         closed=standings.closed(name),
         next_request=None if following is None else following.id,
         standing=None if following is None else standings.of_request(following.id, now),
         limits=standings.limits_of(name, Clocks(now, time.time())),
+        told_at=time.time(),
+        started_at=runtime.started_at,
         requests_total={}
         if tally is None
         else {outcome.value: count for outcome, count in tally.outcomes.items()},
+        lately_seconds=min(lately.seconds, max(time.time() - runtime.started_at, 0.0)),
+        lately=lately.outcomes,
+        slowest=lately.slowest,
         last=tuple(runtime.reports.recent.last_of(name)),
     )
 
@@ -75,6 +99,7 @@ def _open(runtime: Runtime, passage: Passage) -> RequestExplanation:
         standing = scheduler.standings.of_request(waiting[0], now)
     until = passage.waited_until(now)
     served, complete = _served_instead(runtime, passage.arrival, until, passage.id)
+    arrival = _at_arrival(runtime, passage.arrival, passage.id)
     tenant = runtime.in_force.tenant(passage.tenant) if runtime.in_force is not None else None
     return RequestExplanation(
         version=EXPLANATION_VERSION,
@@ -83,6 +108,10 @@ def _open(runtime: Runtime, passage: Passage) -> RequestExplanation:
         tenant=passage.tenant,
         tier="" if tenant is None else tenant.tier,
         waited_seconds=until - passage.arrival,
+        in_engine=arrival.in_engine,
+        waiting_then=arrival.waiting,
+        arrival_complete=arrival.complete,
+        engine_seats=_engine_seats(runtime),
         served_instead=served,
         served_instead_complete=complete,
         standing=standing,
@@ -91,13 +120,51 @@ def _open(runtime: Runtime, passage: Passage) -> RequestExplanation:
     )
 
 
+class _Arrival(NamedTuple):
+    """What there was when a request came."""
+
+    in_engine: tuple[TenantRequests, ...]
+    waiting: tuple[TenantRequests, ...]
+    complete: bool
+    """All of it is remembered."""
+
+
+def _at_arrival(runtime: Runtime, moment: float, but: str) -> _Arrival:
+    """Of all requests but one."""
+    now = runtime.dispatcher.loop.time()
+    in_engine: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
+    ended, complete = runtime.reports.recent.present_at(moment)
+    for entry in ended:
+        if entry.record.id == but:
+            continue
+        if moment < entry.waited_until:
+            waiting[entry.record.tenant] += 1
+        elif entry.dispatched:
+            in_engine[entry.record.tenant] += 1
+    for passage in runtime.reports.open:
+        if passage.id != but and passage.tickets and passage.arrival <= moment:
+            waits = moment < passage.waited_until(now)
+            (waiting if waits else in_engine)[passage.tenant] += 1
+    return _Arrival(_rows(runtime, in_engine), _rows(runtime, waiting), complete)
+
+
+def _engine_seats(runtime: Runtime) -> int | None:
+    return None if runtime.in_force is None else runtime.in_force.policy.engine.max_num_seqs
+
+
 def _served_instead(
     runtime: Runtime, since: float, until: float, but: str
-) -> tuple[tuple[ServedInstead, ...], bool]:
+) -> tuple[tuple[TenantRequests, ...], bool]:
     counts, complete = runtime.reports.recent.served_between(since, until, but)
+    return _rows(runtime, counts), complete
+
+
+def _rows(runtime: Runtime, counts: Counter[str]) -> tuple[TenantRequests, ...]:
+    """With their tiers, most first."""
     in_force = runtime.in_force
     rows = []
     for name, count in counts.most_common():
         tenant = in_force.tenant(name) if in_force is not None else None
-        rows.append(ServedInstead(name, "" if tenant is None else tenant.tier, count))
-    return tuple(rows), complete
+        rows.append(TenantRequests(name, "" if tenant is None else tenant.tier, count))
+    return tuple(rows)

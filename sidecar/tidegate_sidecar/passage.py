@@ -18,7 +18,7 @@ from tidegate.scheduling.contracts import (
     UsageRecord,
 )
 from tidegate.scheduling.outcomes import HTTP_ERRORS, Outcome
-from tidegate.scheduling.request import Forecast, Request
+from tidegate.scheduling.request import Forecast, Refusal, Request
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.trace_context import TraceContext
@@ -77,11 +77,14 @@ class Passage:
         return 200  # also of a stream that broke off after its head
 
     @property
+    def refusal(self) -> Refusal | None:
+        """Why it was not queued; None: it was, or nothing of its policy refused it."""
+        return None if self.request is None or self.tickets else self.request.refusal
+
+    @property
     def refused_by_limit(self) -> str | None:
         """Name of the rate limit that refused it; None: none did."""
-        if self.request is None or self.tickets or self.request.refusal is None:
-            return None
-        return self.request.refusal.limit
+        return None if self.refusal is None else self.refusal.limit
 
     def waited_until(self, now: float) -> float:
         """Its first dispatch; ``now`` while it waits; its arrival where it never did."""

@@ -7,11 +7,11 @@ does not push out the one refusal that a quiet tenant asks about.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from tidegate.scheduling.contracts import UsageRecord
-from tidegate.scheduling.request import Request
+from tidegate.scheduling.request import Refusal, Request
 
 MAX_ENDED = 2_000
 MAX_ENDED_OF_TENANT = 20
@@ -25,6 +25,28 @@ class Ended(NamedTuple):
     arrival: float
     waited_until: float
     """Its dispatch, or its end where it had none; its arrival where it was never queued."""
+    refusal: Refusal | None = None
+    """Why it was not queued, where prompt limit, throttle or a rate limit refused it."""
+
+    @property
+    def end(self) -> float:
+        """When it ended."""
+        return self.arrival + self.record.duration_seconds
+
+    @property
+    def dispatched(self) -> bool:
+        """Whether the engine had it."""
+        return self.record.queued_seconds is not None
+
+
+class Lately(NamedTuple):
+    """How a tenant's requests of the last time ended."""
+
+    seconds: float
+    """How far that goes back."""
+    outcomes: Counter[str]
+    slowest: UsageRecord | None
+    """The one that was served and had its first token, or its end, last after its arrival."""
 
 
 class _Dispatch(NamedTuple):
@@ -76,6 +98,41 @@ class RecentRequests:
         """A tenant's last requests, newest first."""
         return (entry.record for entry in reversed(self._of_tenant.get(tenant, ())))
 
+    def lately(self, tenant: str, now: float, seconds: float) -> Lately:
+        """Of this tenant, those that ended within the last ``seconds``, or as far back as is
+        remembered."""
+        outcomes: Counter[str] = Counter()
+        slowest: UsageRecord | None = None
+        for entry in reversed(self._ended):
+            if now - entry.end > seconds:
+                break
+            if entry.record.tenant != tenant:
+                continue
+            outcomes[entry.record.outcome] += 1
+            if entry.dispatched and (
+                slowest is None or _served_in(entry.record) > _served_in(slowest)
+            ):
+                slowest = entry.record
+        else:
+            if len(self._ended) == MAX_ENDED:
+                seconds = now - self._ended[0].end
+        return Lately(seconds, outcomes, slowest)
+
+    def present_at(self, moment: float) -> tuple[list[Ended], bool]:
+        """Those that had come by then and had not ended; and whether all of these are known."""
+        found = {
+            entry.record.id: entry
+            for entry in self._remembered()
+            if entry.arrival <= moment < entry.end
+        }
+        complete = len(self._ended) < MAX_ENDED or self._ended[0].end <= moment
+        return list(found.values()), complete
+
+    def _remembered(self) -> Iterator[Ended]:
+        """Each at least once."""
+        for ring in (self._ended, *self._of_tenant.values()):
+            yield from ring
+
     def served_between(self, since: float, until: float, but: str) -> tuple[Counter[str], bool]:
         """Dispatches by tenant, of all requests but one and its parts; and whether all of that time
         is known."""
@@ -88,3 +145,8 @@ class RecentRequests:
             if dispatch.at <= until and not own:
                 counts[dispatch.tenant] += 1
         return counts, len(self._dispatches) < MAX_DISPATCHES
+
+
+def _served_in(record: UsageRecord) -> float:
+    """Until its first token, where one was seen by itself, else its end."""
+    return record.duration_seconds if record.ttft_seconds is None else record.ttft_seconds

@@ -79,7 +79,8 @@ class Reports:
         now = self._loop.time()
         record = self._record(passage, outcome, now)
         self.recent.ended(
-            Ended(record, passage.arrival, passage.waited_until(now)), bool(record.tier)
+            Ended(record, passage.arrival, passage.waited_until(now), passage.refusal),
+            bool(record.tier),
         )
         if self.usage is not None:
             self.usage.put(record)

@@ -66,7 +66,7 @@ async def test_a_sidecar_by_its_url(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert row["requests_total"] == {"completed": 1, "rate_limited": 1}
         with pytest.raises(CommandError, match="no sidecar knows a request 'no-such-id'"):
             await explained("no-such-id", url, token)
-        with pytest.raises(CommandError, match="no sidecar knows a tenant 'a/b/"):
+        with pytest.raises(CommandError, match="no sidecar's policy has a tenant 'a/b/"):
             await explained("a/b/../c", url, token)
         with pytest.raises(CommandError, match="answers 401"):
             await explained(ALICE, url, None)

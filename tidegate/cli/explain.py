@@ -75,7 +75,7 @@ def explain(
         typer.echo(f"tidegate: {failure}", err=True)
     if not found:
         if _is_tenant(what):
-            raise CommandError(f"no sidecar knows a tenant {what!r} (any more)")
+            raise CommandError(f"no sidecar's policy has a tenant {what!r}")
         raise CommandError(
             f"no sidecar knows a request {what!r} (any more); a tenant is NAMESPACE/NAME"
         )

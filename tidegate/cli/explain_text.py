@@ -1,17 +1,25 @@
-"""An explanation in words, a line for each thing that matters."""
+"""An explanation in words, a line for each thing that matters.
+
+Each count is told with the time that it is about, each request that has ended with its age.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+from tidegate.cli.ages import age
 from tidegate.scheduling.contracts import (
+    FairnessUnit,
     Hold,
+    Lateness,
     LimitUse,
+    NoForecast,
     RequestExplanation,
     RequestState,
     SchedulingMode,
     Standing,
     TenantExplanation,
+    TenantRequests,
     TierBefore,
     UsageRecord,
 )
@@ -21,6 +29,15 @@ _WHY_TIER = {
     TierBefore.PRIORITY: "its priority is higher",
     TierBefore.TURN: "it is its turn",
     TierBefore.LIMIT: "this tier is above its limit",
+}
+_WHY_NO_FORECAST = {
+    NoForecast.STARVED: "tiers that go first are sent all that the engine can take",
+    NoForecast.NOT_MEASURED: "no request has left a full queue yet since the sidecar started",
+}
+_UNITS = {
+    FairnessUnit.REQUESTS: "requests",
+    FairnessUnit.TOKENS: "tokens",
+    FairnessUnit.ENGINE_TIME: "ms of the engine",
 }
 _SHOWN = 5
 
@@ -40,16 +57,23 @@ def request_lines(explanation: RequestExplanation) -> Iterator[str]:
         running = _seconds(explanation.running_seconds or 0.0)
         yield f"{head} runs since {running}, after a wait of {waited}"
         yield f"  {explanation.output_tokens} output tokens so far"
+    if explanation.lateness is not None:
+        yield from _lateness(explanation.lateness)
     if explanation.standing is not None:
         yield from _standing(explanation.standing)
+    yield from _at_arrival(explanation)
     yield from _served_instead(explanation)
 
 
 def tenant_lines(explanation: TenantExplanation) -> Iterator[str]:
     """One tenant on one sidecar."""
+    oldest = ""
+    if explanation.oldest_request is not None:
+        waits = _seconds(explanation.oldest_wait_seconds)
+        oldest = f" (the oldest for {waits}: {explanation.oldest_request})"
     yield (
         f"tenant {explanation.name} (tier {explanation.tier}): "
-        f"{explanation.queued} waiting, {explanation.running} running"
+        f"{explanation.queued} waiting{oldest}, {explanation.running} running"
     )
     if explanation.closed is not None:
         yield f"  its new requests are refused: {explanation.closed}"
@@ -58,11 +82,36 @@ def tenant_lines(explanation: TenantExplanation) -> Iterator[str]:
         yield from _standing(explanation.standing)
     for use in explanation.limits:
         yield f"  limit {use.name} (per {use.per}): {_use(use)}"
-    if explanation.requests_total:
-        counts = sorted(explanation.requests_total.items(), key=lambda item: -item[1])
-        yield "  ended: " + ", ".join(f"{count} {outcome}" for outcome, count in counts)
+    yield from _ended_by_outcome(explanation)
     for record in explanation.last[:_SHOWN]:
-        yield f"  {record.id}: " + ", ".join([_ending(record), *_times(record)])
+        yield _row(record, explanation.told_at)
+
+
+def _ended_by_outcome(explanation: TenantExplanation) -> Iterator[str]:
+    if explanation.lately:
+        over = _seconds(explanation.lately_seconds)
+        yield f"  ended in the last {over}: {_outcomes(explanation.lately)}"
+    if (slowest := explanation.slowest) is not None:
+        yield f"  slowest of these: {_row(slowest, explanation.told_at).strip()}"
+    if explanation.requests_total:
+        since = ""
+        if explanation.started_at:
+            ago = int(explanation.told_at - explanation.started_at)
+            since = f" since the sidecar started, {age(ago)} ago"
+        yield f"  ended{since}: {_outcomes(explanation.requests_total)}"
+
+
+def _outcomes(counts: Mapping[str, int]) -> str:
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {outcome}" for outcome, count in ranked)
+
+
+def _row(record: UsageRecord, told_at: float) -> str:
+    ago = ""
+    if told_at:
+        ended_at = record.arrived_at + record.duration_seconds
+        ago = f", {age(max(0, int(told_at - ended_at)))} ago"
+    return f"  {record.id}{ago}: " + ", ".join([_ending(record), *_times(record)])
 
 
 def _standing(standing: Standing) -> Iterator[str]:
@@ -83,29 +132,69 @@ def _standing(standing: Standing) -> Iterator[str]:
     if standing.tenants_ahead:
         names = ", ".join(f"{t.name} ({t.queued} waiting)" for t in standing.next_tenants)
         more = "" if standing.tenants_ahead <= len(standing.next_tenants) else ", ..."
-        yield f"  {standing.tenants_ahead} tenants of its tier are before its own: {names}{more}"
-    debt = standing.tenant_debt
-    side = "beyond" if debt > 0 else "short of"
-    yield (
-        f"  its tenant's share of the tier is {standing.tenant_share_percent:.0f} %; it was served "
-        f"{abs(debt):.0f} {standing.unit} {side} it"
-    )
+        some = (
+            "1 tenant of its tier is"
+            if standing.tenants_ahead == 1
+            else (f"{standing.tenants_ahead} tenants of its tier are")
+        )
+        yield f"  {some} before its own: {names}{more}"
+    yield from _due(standing)
     if standing.starts_in_seconds is None:
-        yield "  when it starts cannot be told: nothing was measured yet"
+        why = _WHY_NO_FORECAST[standing.no_forecast or NoForecast.NOT_MEASURED]
+        yield f"  when it starts cannot be told: {why}"
     else:
         finish = standing.finishes_in_seconds
         end = "" if finish is None else f", end: in {_seconds(finish)}"
         yield f"  predicted start: in {_seconds(standing.starts_in_seconds)}{end}"
 
 
-def _served_instead(explanation: RequestExplanation) -> Iterator[str]:
-    rows = explanation.served_instead
-    if not rows:
+def _due(standing: Standing) -> Iterator[str]:
+    """What round robin owes its tenant; nothing where nobody else of its tier sends."""
+    if standing.tenant_share_percent >= 100:
+        yield "  no other tenant of its tier sends now"
         return
+    had, unit = round(standing.tenant_debt), _UNITS[standing.unit]
+    beyond = f"{abs(had)} {unit} {'more' if had > 0 else 'less'} than that" if had else "just that"
+    yield (
+        f"  by weight its tenant is due {standing.tenant_share_percent:.0f} % of what its tier "
+        f"gets, and has had {beyond}"
+    )
+
+
+def _lateness(lateness: Lateness) -> Iterator[str]:
+    target = _seconds(lateness.target_seconds)
+    if lateness.wait_seconds is None:
+        expected = "never, while tiers that go first are sent all that the engine can take"
+    else:
+        wait, first = lateness.wait_seconds, lateness.first_token_seconds
+        expected = f"after {_seconds(wait + first)} ({_seconds(wait)} of it in the queue)"
+    yield f"  its first token was expected {expected}; promised: within {target}"
+
+
+def _at_arrival(explanation: RequestExplanation) -> Iterator[str]:
+    """Who was before it; of one that the engine was free for, nothing."""
+    waited = explanation.waited_seconds >= 0.001 or explanation.lateness is not None
+    if not waited:
+        return
+    known = "" if explanation.arrival_complete else ", as far as is remembered"
+    if rows := explanation.in_engine:
+        count, seats = sum(row.requests for row in rows), explanation.engine_seats
+        room = "" if seats is None else f" of {seats} seats"
+        yield f"  when it came, {count} were in the engine{room}{known}: {_requests(rows)}"
+    if rows := explanation.waiting_then:
+        count = sum(row.requests for row in rows)
+        yield f"  when it came, {count} waited{known}: {_requests(rows)}"
+
+
+def _served_instead(explanation: RequestExplanation) -> Iterator[str]:
+    if rows := explanation.served_instead:
+        since = "" if explanation.served_instead_complete else ", as far back as is remembered"
+        yield f"  sent to the engine while it waited{since}: {_requests(rows)}"
+
+
+def _requests(rows: Sequence[TenantRequests]) -> str:
     shown = ", ".join(f"{row.tenant} ({row.tier}) {row.requests}" for row in rows[:_SHOWN])
-    more = "" if len(rows) <= _SHOWN else f", {len(rows) - _SHOWN} more tenants"
-    since = "" if explanation.served_instead_complete else ", as far back as is remembered"
-    yield f"  sent to the engine while it waited{since}: {shown}{more}"
+    return shown if len(rows) <= _SHOWN else f"{shown}, {len(rows) - _SHOWN} more tenants"
 
 
 def _ended(head: str, record: UsageRecord) -> Iterator[str]:

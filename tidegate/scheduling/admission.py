@@ -18,9 +18,9 @@ Invariant: each reservation is settled or released exactly once, when its reques
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import inf
+from math import inf, isfinite
 
-from tidegate.scheduling.contracts import Endpoint, OnExceed, Policy, RateLimit
+from tidegate.scheduling.contracts import Endpoint, Lateness, OnExceed, Policy, RateLimit
 from tidegate.scheduling.engine_time import EnginePace
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
@@ -155,12 +155,14 @@ class Admission:
         if target == inf:
             return None
         first = _served(request)[0]
-        seconds = tenant.throttle.refusal_seconds(
-            self._outlook.forecast_wait(first, tenant, now),
-            self._outlook.first_token_seconds(first, tenant),
-            target,
-        )
-        return None if seconds is None else Refusal(Outcome.THROTTLED, seconds)
+        forecast = self._outlook.forecast_wait(first, tenant, now)
+        first_token = self._outlook.first_token_seconds(first, tenant)
+        seconds = tenant.throttle.refusal_seconds(forecast, first_token, target)
+        if seconds is None:
+            return None
+        wait = forecast.seconds()
+        lateness = Lateness(wait if isfinite(wait) else None, first_token, target)
+        return Refusal(Outcome.THROTTLED, seconds, lateness=lateness)
 
     def _limited(self, request: Request, tenant: TenantState, clocks: Clocks) -> Refusal | None:
         limits = self.limits_of(request, tenant)

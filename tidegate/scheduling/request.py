@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidegate.scheduling.contracts import Endpoint
+from tidegate.scheduling.contracts import Endpoint, Lateness
 from tidegate.scheduling.finish_time import FinishEstimate, Skew, skew
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.rate_limit import LimitRefusal, Reservation
@@ -20,6 +20,8 @@ class Refusal(NamedTuple):
     ``Scheduler.retry_after_seconds``, or never."""
     limit: str | None = None
     """Name of the rate limit."""
+    lateness: Lateness | None = None
+    """Of one that was throttled."""
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,7 @@ from tidegate.scheduling.admission import Admission
 from tidegate.scheduling.contracts import (
     Hold,
     LimitUse,
+    NoForecast,
     SchedulingMode,
     Standing,
     TenantAhead,
@@ -79,7 +80,7 @@ class Standings:
             hold = Hold.IN_FLIGHT_LIMIT
         elif not before and not tiers and not ahead and not arrivals:
             hold = Hold.ENGINE
-        starts = self._starts_in_seconds(job, before, now)
+        starts, no_forecast = self._starts_in_seconds(job, before, now)
         return Standing(
             position=len(before) + 1,
             tenant_queued=tenant.queue.size,
@@ -98,6 +99,7 @@ class Standings:
             tiers_ahead=tuple(tiers),
             hold=hold,
             starts_in_seconds=starts,
+            no_forecast=no_forecast,
             finishes_in_seconds=None
             if starts is None
             else self._outlook.finishes_in_seconds(job, starts),
@@ -107,6 +109,12 @@ class Standings:
         """The request of this tenant that goes next; None: it has none that waits."""
         tenant = self._roster.tenants.get(name)
         return tenant.queue.next().request if tenant is not None and tenant.queue.size else None
+
+    def oldest_of(self, name: str) -> Request | None:
+        """The request of this tenant that has waited longest; None: it has none that waits."""
+        tenant = self._roster.tenants.get(name)
+        waiting = () if tenant is None else [job.request for job in tenant.queue]
+        return min(waiting, key=lambda request: request.arrival, default=None)
 
     def counts_of(self, name: str) -> tuple[int, int]:
         """How many requests of this tenant wait, and how many are in the engine."""
@@ -163,12 +171,18 @@ class Standings:
         )
         return 100 * tenant.account.weight / active
 
-    def _starts_in_seconds(self, job: Job, before: list[Job], now: float) -> float | None:
+    def _starts_in_seconds(
+        self, job: Job, before: list[Job], now: float
+    ) -> tuple[float | None, NoForecast | None]:
+        """When, or why nobody can tell."""
         if self._forecasts:
             seconds = self._outlook.starts_in_seconds(job, before, now)
-            return seconds if seconds is not None and isfinite(seconds) else None
-        gap = job.tenant.drain_rate.next_place_seconds(now)
-        return None if gap is None else gap * (len(before) + 1)
+            if seconds is not None and not isfinite(seconds):
+                return None, NoForecast.STARVED
+        else:
+            gap = job.tenant.drain_rate.next_place_seconds(now)
+            seconds = None if gap is None else gap * (len(before) + 1)
+        return seconds, NoForecast.NOT_MEASURED if seconds is None else None
 
 
 def _turn(tenant: TenantState) -> tuple[float, float]:

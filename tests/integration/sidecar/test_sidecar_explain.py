@@ -60,8 +60,14 @@ async def test_a_request_from_its_queue_to_its_end(
     assert last.standing.position == 2
     assert last.standing.hold is Hold.IN_FLIGHT_LIMIT
     assert last.served_instead == ()  # nothing was dispatched since it came
+    assert [(row.tenant, row.tier, row.requests) for row in last.in_engine] == [
+        (ALICE, "standard", 1)
+    ]
+    assert [(row.tenant, row.requests) for row in last.waiting_then] == [(ALICE, 1)]
     tenant = await ask(sidecar, f"tenants/{ALICE}")
     assert (tenant.queued, tenant.running, tenant.next_request) == (2, 1, waiting[0].id)
+    assert tenant.oldest_request == waiting[0].id
+    assert tenant.oldest_wait_seconds > 0
     release.set()
     await asyncio.gather(first, *others)
     engine.script = None
@@ -69,9 +75,13 @@ async def test_a_request_from_its_queue_to_its_end(
     assert ended.state is RequestState.ENDED
     assert ended.record.outcome == "completed"
     assert [(row.tenant, row.requests) for row in ended.served_instead] == [(ALICE, 1)]
+    assert (ended.in_engine, ended.waiting_then) == (last.in_engine, last.waiting_then)
+    assert ended.arrival_complete
     assert ended.waited_seconds == pytest.approx(ended.record.queued_seconds, abs=0.001)
     tenant = await ask(sidecar, f"tenants/{ALICE}")
-    assert tenant.requests_total == {"completed": 3}
+    assert tenant.requests_total == tenant.lately == {"completed": 3}
+    assert tenant.slowest is not None
+    assert tenant.slowest.id in {one.id for one in known}
     assert tenant.last[0].id == ended.id
     assert tenant.standing is None
 

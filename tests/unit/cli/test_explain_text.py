@@ -8,10 +8,13 @@ from pathlib import Path
 from tidegate.cli.explain_text import request_lines, tenant_lines
 from tidegate.scheduling.contracts import (
     Hold,
+    Lateness,
+    NoForecast,
     RequestExplanation,
     RequestState,
     SchedulingMode,
     TenantExplanation,
+    TenantRequests,
     UsageRecord,
     loads,
 )
@@ -27,9 +30,12 @@ def test_a_request_that_waits() -> None:
         "request 3f1c9a0d7b2e4c5f60718293 of team-a/alice (tier t2) waits, 1.5 s so far",
         "  place 4 of 12 in its tenant's queue; 2 of its tenant's run",
         "  tier t0 goes first (2 waiting): its priority is higher",
-        "  1 tenants of its tier are before its own: team-c/carol (5 waiting)",
-        "  its tenant's share of the tier is 25 %; it was served 310 EngineTime beyond it",
+        "  1 tenant of its tier is before its own: team-c/carol (5 waiting)",
+        "  by weight its tenant is due 25 % of what its tier gets, and has had 310 ms of the "
+        "engine more than that",
         "  predicted start: in 2.4 s, end: in 6.1 s",
+        "  when it came, 8 were in the engine of 8 seats: team-b/bob (t0) 6, team-a/alice (t2) 2",
+        "  when it came, 3 waited: team-a/alice (t2) 3",
         "  sent to the engine while it waited: team-b/bob (t0) 14, team-a/alice (t2) 3",
     ]
 
@@ -43,11 +49,15 @@ def test_what_holds_a_request_and_an_order_by_arrival() -> None:
         mode=SchedulingMode.FIRST_COME_FIRST_SERVED,
         ahead_in_arrival_order=7,
         starts_in_seconds=None,
+        no_forecast=NoForecast.STARVED,
+        tenant_share_percent=100,
     )
     text = "\n".join(request_lines(replace(WAITING, standing=standing)))
     assert "2 of its tenant's run, at most 2 may\n  it waits for one of those to end" in text
     assert "serves by arrival (FirstComeFirstServed): 7 requests came before it" in text
-    assert "when it starts cannot be told" in text
+    assert "when it starts cannot be told: tiers that go first are sent all" in text
+    assert "no other tenant of its tier sends now\n" in text
+    assert "is due" not in text
 
 
 def test_requests_that_run_and_that_have_ended() -> None:
@@ -73,12 +83,61 @@ def test_a_tenant_that_reached_its_limit() -> None:
     assert list(tenant_lines(TENANT)) == [
         "tenant team-a/alice (tier t2): 0 waiting, 0 running",
         "  limit minute (per Minute): 60 of 60 requests",
-        "  ended: 60 completed, 1 rate_limited",
-        "  a01c9a0d7b2e4c5f60718293: rate_limited by limit minute, told to retry after 12 s",
+        "  ended in the last 60.0 s: 1 rate_limited",
+        "  ended since the sidecar started, 3h ago: 60 completed, 1 rate_limited",
+        "  a01c9a0d7b2e4c5f60718293, 11s ago: rate_limited by limit minute, told to retry after "
+        "12 s",
     ]
 
 
+def test_a_throttled_request_names_its_expected_wait_its_promise_and_who_was_before_it() -> None:
+    record = replace(
+        RECORD, outcome="throttled", retry_after_seconds=9, prompt_tokens=0, output_tokens=0,
+        queued_seconds=None,
+    )  # fmt: skip
+    lines = list(
+        request_lines(
+            replace(
+                WAITING,
+                state=RequestState.ENDED,
+                waited_seconds=0,
+                standing=None,
+                record=record,
+                lateness=Lateness(10.5, 0.5, 2.0),
+                in_engine=(TenantRequests("team-b/batch", "free", 4),),
+                engine_seats=4,
+                arrival_complete=False,
+                served_instead=(),
+            )
+        )
+    )
+    assert lines == [
+        "request 3f1c9a0d7b2e4c5f60718293 of team-a/alice (tier t2): throttled, told to retry "
+        "after 9 s",
+        "  its first token was expected after 11.0 s (10.5 s of it in the queue); promised: "
+        "within 2.0 s",
+        "  when it came, 4 were in the engine of 4 seats, as far as is remembered: "
+        "team-b/batch (free) 4",
+        "  when it came, 3 waited, as far as is remembered: team-a/alice (t2) 3",
+    ]
+    starved = replace(WAITING, record=record, lateness=Lateness(None, 0.5, 2.0))
+    assert "expected never, while tiers that go first" in "\n".join(request_lines(starved))
+
+
+def test_a_tenants_oldest_wait_and_its_slowest_request_of_the_last_minute() -> None:
+    waits = replace(
+        TENANT, queued=8, oldest_wait_seconds=312.0, oldest_request="r7", slowest=RECORD
+    )
+    head, *lines = tenant_lines(waits)
+    assert head == (
+        "tenant team-a/alice (tier t2): 8 waiting (the oldest for 312 s: r7), 0 running"
+    )
+    (slowest,) = [line for line in lines if "slowest" in line]
+    assert slowest.startswith(f"  slowest of these: {RECORD.id}, ")
+    assert "ago: completed, waited 40 ms" in slowest
+
+
 def test_of_a_tenant_nobody_waits_for_its_last_requests_say_how_long_they_did() -> None:
-    served = replace(TENANT, last=(RECORD,))
+    served = replace(TENANT, last=(RECORD,), told_at=0.0)
     assert list(tenant_lines(served))[-1].startswith(f"  {RECORD.id}: {RECORD.outcome}, waited ")
     assert "first token after" in list(tenant_lines(served))[-1]

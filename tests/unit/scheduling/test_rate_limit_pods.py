@@ -11,7 +11,7 @@ from tidegate.scheduling.contracts.limits import OnExceed
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.rate_limit import LimitRefusal, RateLimiter, Reservation
-from tidegate.scheduling.request import Usage
+from tidegate.scheduling.request import Refusal, Usage
 from tidegate.scheduling.scheduler import Scheduler
 
 LIMIT = RateLimit("limit", LimitWindow.MINUTE, requests=10, tokens=1_000)
@@ -69,7 +69,7 @@ def test_a_verdict_that_comes_with_a_request_is_the_limits_verdict(build: Simple
     refused = build.request("1", "a", 10, 10)
     refused.limits_verdict = LimitRefusal(Outcome.RATE_LIMITED, "limit", 7)
     assert scheduler.submit(refused, 0.0) is Outcome.RATE_LIMITED
-    assert refused.refusal == (Outcome.RATE_LIMITED, 7, "limit")
+    assert refused.refusal == Refusal(Outcome.RATE_LIMITED, 7, "limit")
     request = build.request("2", "a", 10, 10)
     elsewhere = RateLimiter()
     verdict = elsewhere.reserve("a", [LIMIT], 20, START)

@@ -21,7 +21,7 @@ from tidegate.scheduling.contracts import (
     Stop,
 )
 from tidegate.scheduling.outcomes import Outcome
-from tidegate.scheduling.request import Request, Usage
+from tidegate.scheduling.request import Refusal, Request, Usage
 from tidegate.scheduling.scheduler import Scheduler
 
 MINUTE = RateLimit("minute", LimitWindow.MINUTE, tokens=100)
@@ -44,7 +44,7 @@ def test_o6_side_by_side_at_most_what_fits_is_queued(build: SimpleNamespace) -> 
     requests = [build.request(f"a{i}", "a", 8, 50) for i in range(5)]
     outcomes = [scheduler.submit(request, 0.0) for request in requests]
     assert outcomes == [None] + [Outcome.RATE_LIMITED] * 4
-    assert requests[1].refusal == (Outcome.RATE_LIMITED, 61, "minute")
+    assert requests[1].refusal == Refusal(Outcome.RATE_LIMITED, 61, "minute")
     # Another tenant has a limit of its own.
     sent(scheduler, build.request("b0", "b", 8, 50))
 
@@ -151,7 +151,7 @@ def test_a_request_larger_than_a_whole_window_is_told_so(build: SimpleNamespace)
     scheduler = with_limits(build, MINUTE)
     request = build.request("a0", "a", 101, 1)
     assert scheduler.submit(request, 0.0) is Outcome.REQUEST_EXCEEDS_LIMIT
-    assert request.refusal == (Outcome.REQUEST_EXCEEDS_LIMIT, None, "minute")
+    assert request.refusal == Refusal(Outcome.REQUEST_EXCEEDS_LIMIT, None, "minute")
 
 
 def test_days_end_at_midnight_in_utc_whatever_the_monotonic_clock_says(
@@ -162,7 +162,7 @@ def test_days_end_at_midnight_in_utc_whatever_the_monotonic_clock_says(
     assert scheduler.submit(build.request("a0", "a"), 5.0, utc=20_000 * day - 10) is None
     late = build.request("a1", "a")
     assert scheduler.submit(late, 6.0, utc=20_000 * day - 9) is Outcome.RATE_LIMITED
-    assert late.refusal == (Outcome.RATE_LIMITED, 9, "day")
+    assert late.refusal == Refusal(Outcome.RATE_LIMITED, 9, "day")
     assert scheduler.submit(build.request("a2", "a"), 7.0, utc=20_000 * day) is None
 
 
@@ -210,6 +210,9 @@ def test_a_backlog_is_refused_to_its_owner_and_a_quiet_tenant_is_served(
     # 200 of its requests wait, ten a second: after 18.4 s at most 1.6 s' worth is left.
     assert more.refusal is not None
     assert more.refusal.retry_after_seconds == pytest.approx(19, abs=1)
+    assert more.refusal.lateness is not None
+    assert more.refusal.lateness.wait_seconds == pytest.approx(20, abs=1)
+    assert more.refusal.lateness.target_seconds == 2.0
     now = 20.0
     for i in range(20):
         quiet = sent(scheduler, build.request(f"q{i}", "quiet"), now)
@@ -265,7 +268,12 @@ def test_o14_a_tier_that_is_starved_is_told_so_and_one_with_a_reservation_served
             request = scheduler.next(now)
             if request is not None:
                 scheduler.finish(request.id, Usage(100, 100), now)
-        assert scheduler.submit(build.request("low", "l"), now) is expected
+        low = build.request("low", "l")
+        assert scheduler.submit(low, now) is expected
+        lateness = None if low.refusal is None else low.refusal.lateness
+        assert (lateness is not None) == (expected is not None)
+        # Five seconds' work of `high` waits, and more comes than is served.
+        assert lateness is None or lateness.wait_seconds is None or lateness.wait_seconds > 15
 
 
 def test_shadow_notes_what_it_would_have_refused_and_serves_it(build: SimpleNamespace) -> None:

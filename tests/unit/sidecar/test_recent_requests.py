@@ -14,9 +14,12 @@ from tidegate.scheduling.contracts import RecordKind, UsageRecord
 from tidegate.scheduling.request import Request
 
 
-def ended(name: str, tenant: str) -> Ended:
-    record = UsageRecord(1, RecordKind.USAGE, name, "completed", 0.0, 0.0, tenant=tenant)
-    return Ended(record, 0.0, 0.0)
+def ended(
+    name: str, tenant: str, *, came: float = 0.0, waits: float | None = None, takes: float = 0.0
+) -> Ended:
+    record = UsageRecord(1, RecordKind.USAGE, name, "completed", 0.0, takes, tenant=tenant)
+    record.queued_seconds = waits
+    return Ended(record, came, came + (waits or 0.0))
 
 
 def test_a_noisy_tenant_pushes_out_its_own_alone() -> None:
@@ -51,3 +54,33 @@ def test_who_was_served_in_an_interval() -> None:
         recent.dispatched(Request("x", "d", 1, 1), 9.0)
     counts, complete = recent.served_between(1.0, 10.0, "mine")
     assert (dict(counts), complete) == ({"d": MAX_DISPATCHES}, False)
+
+
+def test_who_was_there_when_a_request_came() -> None:
+    recent = RecentRequests()
+    recent.ended(ended("gone", "a", came=0.0, waits=0.0, takes=5.0), known_tenant=True)
+    recent.ended(ended("ran", "a", came=1.0, waits=2.0, takes=9.0), known_tenant=True)
+    recent.ended(ended("waited", "b", came=4.0, waits=7.0, takes=8.0), known_tenant=True)
+    recent.ended(ended("later", "b", came=6.0, waits=0.0, takes=1.0), known_tenant=True)
+    there, complete = recent.present_at(5.0)
+    assert ([entry.record.id for entry in there], complete) == (["ran", "waited"], True)
+    for number in range(MAX_ENDED):
+        recent.ended(ended(f"n{number}", "c", came=20.0, takes=1.0), known_tenant=True)
+    there, complete = recent.present_at(5.0)
+    assert ([entry.record.id for entry in there], complete) == (["ran", "waited"], False)
+    assert recent.present_at(21.0) == ([], True)
+
+
+def test_how_a_tenants_requests_of_the_last_minute_ended() -> None:
+    recent = RecentRequests()
+    recent.ended(ended("old", "a", came=0.0, waits=0.0, takes=90.0), known_tenant=True)
+    recent.ended(ended("slow", "a", came=95.0, waits=1.0, takes=7.0), known_tenant=True)
+    recent.ended(ended("others", "b", came=100.0, waits=1.0, takes=9.0), known_tenant=True)
+    recent.ended(ended("refused", "a", came=110.0), known_tenant=True)
+    lately = recent.lately("a", 155.0, 60.0)
+    assert (lately.seconds, lately.outcomes) == (60.0, {"completed": 2})
+    assert lately.slowest is not None
+    assert lately.slowest.id == "slow"
+    for number in range(MAX_ENDED):
+        recent.ended(ended(f"n{number}", "b", came=150.0), known_tenant=True)
+    assert recent.lately("a", 155.0, 60.0) == (5.0, {}, None)

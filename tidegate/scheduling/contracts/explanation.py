@@ -43,6 +43,17 @@ class Hold(StrEnum):
     ENGINE = "Engine"
 
 
+class NoForecast(StrEnum):
+    """Why nobody can tell when a request starts.
+
+    NotMeasured: no request has left a queue that was full yet. Starved: tiers that go first are
+    sent all that the engine can take.
+    """
+
+    NOT_MEASURED = "NotMeasured"
+    STARVED = "Starved"
+
+
 class RequestState(StrEnum):
     """Where a request is."""
 
@@ -77,10 +88,13 @@ class Standing:
     tenant_queued: int = described("Requests of its tenant that wait.", low=1)
     tenant_running: int = described("Requests of its tenant in the engine.", low=0)
     tenant_share_percent: float = described(
-        "Its tenant's share of the tier, among the tenants that send now.", low=0, high=100
+        "What its tenant is due of what its tier gets, by its weight among the tenants that send "
+        "now.",
+        low=0,
+        high=100,
     )
     tenant_debt: float = described(
-        "What its tenant was served beyond its share, in `unit`; below 0: less than its share."
+        "What its tenant was served beyond its due, in `unit`; below 0: less than its due."
     )
     unit: FairnessUnit = described("In what the tenants of its tier are compared.")
     mode: SchedulingMode = described("How requests are ordered now.")
@@ -95,10 +109,11 @@ class Standing:
     tiers_ahead: tuple[TierAhead, ...] = described("Tiers that go first.", default=())
     hold: Hold | None = described("What else keeps it.", default=None)
     starts_in_seconds: float | None = described(
-        "When it is predicted to go to the engine, from now; null: nothing was measured yet.",
+        "When it is predicted to go to the engine, from now; null: see `no_forecast`.",
         default=None,
         low=0,
     )
+    no_forecast: NoForecast | None = described("Why not.", default=None)
     finishes_in_seconds: float | None = described(
         "When it is predicted to have ended, likewise; null also where no step of the engine was "
         "measured.",
@@ -120,12 +135,27 @@ class LimitUse:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedInstead:
-    """Whose requests went to the engine while this one waited."""
+class TenantRequests:
+    """Requests of one tenant."""
 
     tenant: str = described("namespace/name.")
     tier: str = described("Its tier.")
     requests: int = described("How many.", low=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Why a request was throttled: what was expected of it when it came, in seconds."""
+
+    wait_seconds: float | None = described(
+        "In the queue; null: without end, as tiers that go first were sent all that the engine "
+        "could take.",
+        low=0,
+    )
+    first_token_seconds: float = described("From its dispatch to its first token.", low=0)
+    target_seconds: float = described(
+        "Promised from its arrival to its first token, or left until its own deadline."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +170,24 @@ class RequestExplanation(Report):
     tenant: str = described("namespace/name; empty: its key was not known.", default="")
     tier: str = described("The tenant's tier.", default="")
     waited_seconds: float = described("In the queue, so far or in all.", default=0.0, low=0)
-    served_instead: tuple[ServedInstead, ...] = described(
-        "While it waited, most first; as far back as it is remembered.", default=()
+    in_engine: tuple[TenantRequests, ...] = described(
+        "Whose requests the engine had when it came, most first; as far as it is remembered.",
+        default=(),
+    )
+    waiting_then: tuple[TenantRequests, ...] = described(
+        "Whose requests waited when it came, likewise.", default=()
+    )
+    arrival_complete: bool = described(
+        "Whether all that was there when it came is remembered.", default=True
+    )
+    engine_seats: int | None = described(
+        "Sequences that the engine runs at most; null: not known.", default=None, low=1
+    )
+    lateness: Lateness | None = described("Of one that was throttled.", default=None)
+    served_instead: tuple[TenantRequests, ...] = described(
+        "Whose requests went to the engine while it waited, most first; as far back as it is "
+        "remembered.",
+        default=(),
     )
     served_instead_complete: bool = described(
         "Whether all of its wait is remembered.", default=True
@@ -163,12 +209,30 @@ class TenantExplanation(Report):
     tier: str = described("Its tier.")
     queued: int = described("Requests that wait.", default=0, low=0)
     running: int = described("Requests in the engine.", default=0, low=0)
+    oldest_wait_seconds: float = described(
+        "How long that has waited which waits longest; 0: none waits.", default=0.0, low=0
+    )
+    oldest_request: str | None = described("Its id.", default=None)
     closed: str | None = described("Why new ones are refused; null: they are not.", default=None)
     next_request: str | None = described("Id of the one that goes next.", default=None)
     standing: Standing | None = described("Of that one.", default=None)
     limits: tuple[LimitUse, ...] = described("Its rate limits.", default=())
+    told_at: float = described("When this was told, seconds since the epoch.", default=0.0, low=0)
+    started_at: float = described(
+        "When the sidecar started, seconds since the epoch.", default=0.0, low=0
+    )
     requests_total: Mapping[str, int] = described(
-        "Ended requests by outcome.", default_factory=dict
+        "Ended requests by outcome, since then.", default_factory=dict
+    )
+    lately_seconds: float = described(
+        "How far back `lately` goes: a minute, or what is remembered.", default=0.0, low=0
+    )
+    lately: Mapping[str, int] = described(
+        "Ended requests of that time by outcome.", default_factory=dict
+    )
+    slowest: UsageRecord | None = described(
+        "Of those the one that was served and had its first token last after its arrival.",
+        default=None,
     )
     last: tuple[UsageRecord, ...] = described(
         "Its last requests that ended, newest first.", default=(), high=20
