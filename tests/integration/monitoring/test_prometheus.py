@@ -150,7 +150,7 @@ async def served(handler: Any) -> AsyncIterator[str]:
 
 def panels(dashboard: Json) -> Iterator[tuple[str, str]]:
     """Title and query of every panel, with the dashboard's variables filled in."""
-    values = {"$namespace": "team-a", "$pool": "chat"}
+    values = {"$namespace": "team-a", "$pool": "chat", "$__rate_interval": "1m"}
     for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):
             query = target["expr"]
@@ -194,7 +194,9 @@ async def test_every_query_of_the_dashboards_finds_what_it_asks_for(
 
     history(programs, tmp_path)
     kv_pools = [{"name": "all", "tiers": ["standard"], "percent": 50}]
-    policy = policy_document(kv_pools=kv_pools)
+    metrics = (SloMetric.TIME_TO_FIRST_TOKEN, SloMetric.INTER_TOKEN_LATENCY)
+    promised = [{"metric": metric, "target_seconds": 30} for metric in metrics]
+    policy = policy_document(kv_pools=kv_pools, tier={"slo_objectives": promised})
     async with (
         FaultyEngine() as engine,
         sidecar_under_test(tmp_path, engine.url, policy=policy) as sidecar,
