@@ -54,6 +54,8 @@ class Figures:
     tier: str = ""
     queued: int = 0
     running: int = 0
+    oldest_wait_seconds: float = 0.0
+    """Of the one that waits longest now; 0: none waits."""
     service_tokens: int = 0
     """Within the window."""
     refused: dict[str, int] = field(default_factory=dict)
@@ -144,6 +146,7 @@ class Figures:
         self.tier = self.tier or other.tier
         self.queued += other.queued
         self.running += other.running
+        self.oldest_wait_seconds = max(self.oldest_wait_seconds, other.oldest_wait_seconds)
         self.service_tokens += other.service_tokens
         self.completed += other.completed
         self.engine_time_ms += other.engine_time_ms
@@ -172,6 +175,7 @@ class Figures:
     ) -> None:
         self.queued += new.queued
         self.running += new.running
+        self.oldest_wait_seconds = max(self.oldest_wait_seconds, new.oldest_wait_seconds)
         self.service_tokens += new.service_tokens_total - (old.service_tokens_total if old else 0)
         self.engine_time_ms += new.engine_time_ms_total - (old.engine_time_ms_total if old else 0.0)
         before = old.requests_total if old else {}

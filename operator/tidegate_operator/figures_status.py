@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 MAX_FIGURES_BYTES = 14_000
 """Of a pool's tiers and tenants, as JSON."""
-_LOAD = ("queued", "running", "ttft", "queueWait", "refused")
+_LOAD = ("queued", "running", "oldestWaitMs", "ttft", "queueWait", "refused")
 _TIER = (
     *_LOAD, "endToEnd", "interToken", "sharePercent", "busyPercent", "pricePer1000Calls",
     "objectives", "kv", "draftAcceptancePercent", "preemptions", "vftSkewFlagged",
@@ -106,10 +106,15 @@ def _load(total: Figures) -> Json:
     return {
         "queued": total.queued,
         "running": total.running,
+        "oldestWaitMs": _oldest_wait_ms(total),
         "ttft": total.ttft.latency(),
         "queueWait": total.queue_wait.latency(),
         "refused": dict(sorted(total.refused.items())) or None,
     }
+
+
+def _oldest_wait_ms(total: Figures) -> int | None:
+    return round(1000 * total.oldest_wait_seconds) or None
 
 
 def _tier_row(name: str, pools: Mapping[str, PoolFigures]) -> Json:
@@ -208,6 +213,8 @@ def _busiest(figures: PoolFigures) -> list[Json]:
                 "tier": tenant.tier,
                 "queued": tenant.queued,
                 "running": tenant.running,
+                "oldestWaitMs": _oldest_wait_ms(tenant),
+                "ttft": tenant.ttft.latency(),
                 "sharePercent": percent(tenant.service_tokens, whole),
             }
         )

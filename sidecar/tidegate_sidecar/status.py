@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from tidegate.scheduling.contracts import (
     POLICY_VERSION,
@@ -17,6 +18,7 @@ from tidegate.scheduling.contracts import (
 )
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.snapshots import TenantSnapshot
 from tidegate_sidecar.runtime import Runtime
 
 
@@ -27,6 +29,7 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
     if in_force is None or dispatcher.scheduler is None or gate is None:
         return None
     figures = runtime.engine_figures
+    tenants = dispatcher.scheduler.tenant_snapshots(dispatcher.loop.time())
     return SidecarStatus(
         version=STATUS_VERSION,
         pool=in_force.policy.pool,
@@ -45,19 +48,22 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
         ),
         gate=GateStatus(window=gate.window, not_started=gate.not_started),
         shared_state=runtime.shared_state.status,
-        tiers=_tiers(runtime),
-        tenants=_tenants(runtime),
+        tiers=_tiers(runtime, tenants),
+        tenants=_tenants(runtime, tenants),
         kv_pools=_kv_pools(runtime),
         reads_policy=POLICY_VERSION,
     )
 
 
-def _tiers(runtime: Runtime) -> tuple[TierStatus, ...]:
+def _tiers(runtime: Runtime, tenants: Sequence[TenantSnapshot]) -> tuple[TierStatus, ...]:
     scheduler = runtime.dispatcher.scheduler
     assert scheduler is not None
     plugin = runtime.plugin
     figures = None if plugin is None else plugin.steps.figures
     held = (runtime.dispatcher.in_flight.places if plugin is None else plugin.steps).held_by_tier()
+    oldest: dict[str, float] = {}
+    for tenant in tenants:
+        oldest[tenant.tier] = max(oldest.get(tenant.tier, 0.0), tenant.longest_wait_seconds)
     rows = []
     for tier in scheduler.tier_snapshots():
         tally = runtime.tally.tiers[tier.name]
@@ -66,6 +72,7 @@ def _tiers(runtime: Runtime) -> tuple[TierStatus, ...]:
                 name=tier.name,
                 queued=tier.queued,
                 running=tier.running,
+                oldest_wait_seconds=oldest.get(tier.name, 0.0),
                 service_tokens_total=tier.service_tokens_total,
                 requests_total=_by_outcome(tally.outcomes),
                 queue_seconds=tally.queue.histogram(),
@@ -90,12 +97,12 @@ def _tiers(runtime: Runtime) -> tuple[TierStatus, ...]:
     return tuple(rows)
 
 
-def _tenants(runtime: Runtime) -> tuple[TenantStatus, ...]:
+def _tenants(runtime: Runtime, tenants: Sequence[TenantSnapshot]) -> tuple[TenantStatus, ...]:
     scheduler = runtime.dispatcher.scheduler
     assert scheduler is not None
     clocks = Clocks(runtime.dispatcher.loop.time(), time.time())
     rows = []
-    for tenant in scheduler.tenant_snapshots(runtime.dispatcher.loop.time()):
+    for tenant in tenants:
         tally = runtime.tally.tenants.get(tenant.name)
         if tally is None or not (tally.outcomes or tenant.queued or tenant.running):
             continue
@@ -105,6 +112,7 @@ def _tenants(runtime: Runtime) -> tuple[TenantStatus, ...]:
                 tier=tenant.tier,
                 queued=tenant.queued,
                 running=tenant.running,
+                oldest_wait_seconds=tenant.longest_wait_seconds,
                 service_tokens_total=tenant.service_tokens_total,
                 requests_total=_by_outcome(tally.outcomes),
                 last_refusal=tally.last_refusal,

@@ -39,6 +39,9 @@ class Load(ApiModel):
 
     queued: int | None = described("Requests waiting in our queues.", unset="not known", ge=0)
     running: int | None = described("Requests in the engines.", unset="not known", ge=0)
+    oldest_wait_ms: int | None = described(
+        "How long that has waited which waits longest, milliseconds.", unset="none waits", ge=0
+    )
     ttft: Latency | None = described("Arrival to first token.", unset="not known")
     queue_wait: Latency | None = described("Arrival to dispatch.", unset="not known")
     refused: dict[str, Count] | None = described(
@@ -191,8 +194,14 @@ class PoolTenantStatus(ApiModel):
     tier: str | None = described("Its tier.", unset="not known", max_length=253)
     queued: int | None = described("Requests waiting in our queues.", unset="not known", ge=0)
     running: int | None = described("Requests in the engines.", unset="not known", ge=0)
+    oldest_wait_ms: int | None = described(
+        "How long that has waited which waits longest, milliseconds.", unset="none waits", ge=0
+    )
     share_percent: int | None = described(
         "Its part of the service (tokens) of the last minute.", unset="not known", ge=0, le=100
+    )
+    ttft: Latency | None = described(
+        "Arrival to first token, in the last minute.", unset="none in it"
     )
 
 

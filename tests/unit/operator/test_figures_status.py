@@ -66,6 +66,30 @@ def test_a_tier_holds_blocks_of_a_quota_that_it_may_share() -> None:
     assert both["kv"] == {"heldBlocks": 320, "quotaBlocks": 400, "borrowedBlocks": 80}
 
 
+def test_the_oldest_wait_is_the_longest_of_all_pods() -> None:
+    first = Histogram((1.0, 2.0), (0, 1, 0), 1.5)
+    one = sidecar(
+        TierStatus("t0", queued=2, oldest_wait_seconds=12.5),
+        tenants=(tenant(queued=2, oldest_wait_seconds=12.5, ttft_seconds=first),),
+    )
+    other = sidecar(
+        TierStatus("t0", queued=1, oldest_wait_seconds=3.0),
+        TierStatus("t1", running=1),
+        tenants=(tenant(queued=1, oldest_wait_seconds=3.0),),
+    )
+    before = sidecar(TierStatus("t0"))
+    found = figures((before, one), (before, other))
+    status = pool_status(found, ["t0", "t1"])
+    waits, idle = status["tiers"]
+    assert (waits["queued"], waits["oldestWaitMs"]) == (3, 12500)
+    assert "oldestWaitMs" not in idle
+    (row,) = status["tenants"]
+    assert (row["oldestWaitMs"], row["ttft"]["p99Ms"]) == (12500, 2000)
+    assert tier_figures("t0", {"a/b": found, "a/c": found})["oldestWaitMs"] == 12500
+    assert tenant_figures("a/x", {"a/b": found})["oldestWaitMs"] == 12500
+    assert tier_figures("t1", {"a/b": found})["oldestWaitMs"] is None
+
+
 def test_nothing_is_said_of_blocks_that_nobody_counts() -> None:
     found = figures((sidecar(TierStatus("t0")), sidecar(TierStatus("t0"))))
     (row,) = pool_status(found, ["t0"])["tiers"]

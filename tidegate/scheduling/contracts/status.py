@@ -67,6 +67,9 @@ class TenantStatus:
         "Milliseconds of the engine's busy time that it was charged.", default=0.0, low=0
     )
     limits: tuple[LimitUse, ...] = described("Its rate limits.", default=())
+    oldest_wait_seconds: float = described(
+        "How long that has waited which waits longest; 0: none waits.", default=0.0, low=0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,9 @@ class TierStatus:
         "were given, in the tier's fairness unit; 0: there were no two.",
         default=0.0,
         low=0,
+    )
+    oldest_wait_seconds: float = described(
+        "How long that has waited which waits longest; 0: none waits.", default=0.0, low=0
     )
 
 
