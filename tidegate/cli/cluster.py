@@ -162,25 +162,41 @@ kubectl = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class _Verbatim(TyperCommand):
-    """Parses nothing: every argument, `--` and `--help` too, is kubectl's."""
+    """Every argument is kubectl's but for what stands before the first of them: `--name NAME`,
+    `--help`, and the `--` that ends ours."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args[:1] in (["--help"], ["-h"]):
+            typer.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
         ctx.args = list(args)
         return []
 
 
-@kubectl.command("kubectl", cls=_Verbatim)
+@kubectl.command("kubectl", cls=_Verbatim, options_metavar="[--name NAME] [--] ARGUMENTS...")
 def run_kubectl(context: typer.Context) -> None:
-    """Run kubectl on a local cluster: `tidegate kubectl [--name NAME] ARGUMENTS...`."""
-    arguments = list(context.args)
-    name = os.environ.get("TIDEGATE_CLUSTER") or DEFAULT_CLUSTER
-    if arguments and arguments[0] == "--name" and len(arguments) > 1:
-        name, arguments = arguments[1], arguments[2:]
-    elif arguments and arguments[0].startswith("--name="):
-        name = arguments.pop(0).removeprefix("--name=")
+    """Run kubectl on a local cluster.
+
+    `--name NAME` (or TIDEGATE_CLUSTER) says on which; it stands first.
+    All that follows is kubectl's own: `tidegate kubectl --name trial get pods`.
+    `tidegate kubectl help` shows what that can do.
+    """
+    name, arguments = _cluster_and_rest(list(context.args))
     with told():
         cluster = answering_cluster(name)
     _become_kubectl(cluster, arguments)
+
+
+def _cluster_and_rest(arguments: list[str]) -> tuple[str, list[str]]:
+    """The cluster that they name, or the usual one, and what is kubectl's."""
+    name = os.environ.get("TIDEGATE_CLUSTER") or DEFAULT_CLUSTER
+    if arguments[:1] == ["--name"]:
+        if len(arguments) == 1:
+            raise CommandError("--name needs the name of a local cluster", 2)
+        name, arguments = arguments[1], arguments[2:]
+    elif arguments and arguments[0].startswith("--name="):
+        name, arguments = arguments[0].removeprefix("--name="), arguments[1:]
+    return name, arguments[1:] if arguments[:1] == ["--"] else arguments
 
 
 def _check_parts() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.cli import cluster
 from tidegate.cli.main import main
 from tidegate.local_cluster.binaries import PROGRAMS
 
@@ -94,3 +95,38 @@ def test_a_cluster_that_is_down_or_missing_is_told_with_what_starts_it(
     (state / "cluster.json").write_text('{"index": 3, "ports": {}}')
     _, error = said(monkeypatch, capsys, *command)
     assert error == f"tidegate: cluster {name!r} is down: `{up}` starts it\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "rest"),
+    [
+        (["get", "pods"], "tidegate", ["get", "pods"]),
+        (["--name", "trial", "get", "pods"], "trial", ["get", "pods"]),
+        (["--name=trial", "--", "get", "pods"], "trial", ["get", "pods"]),
+        (["--name", "trial", "--", "get", "--name", "x"], "trial", ["get", "--name", "x"]),
+        (["--", "exec", "p", "--", "--help"], "tidegate", ["exec", "p", "--", "--help"]),
+        (["get", "--help"], "tidegate", ["get", "--help"]),
+    ],
+)
+def test_kubectl_is_given_what_stands_after_our_own_options(
+    given: list[str], name: str, rest: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEGATE_CLUSTER", raising=False)
+    asked: list[object] = []
+    monkeypatch.setattr(cluster, "answering_cluster", lambda name: name)
+    monkeypatch.setattr(cluster, "_become_kubectl", lambda *call: asked.extend(call))
+    monkeypatch.setattr(sys, "argv", ["tidegate", "kubectl", *given])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    assert (raised.value.code, asked) == (0, [name, rest])
+
+
+def test_kubectl_tells_of_name_without_a_cluster(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tidegate", "kubectl", "--help"])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    assert raised.value.code == 0
+    assert "--name NAME" in capsys.readouterr().out
+    assert said(monkeypatch, capsys, "kubectl", "--name")[0] == 2
