@@ -10,16 +10,6 @@ from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_bina
 from tidegate.local_cluster.control_plane import API_SERVER_ONLY, ControlPlane
 from tidegate.local_cluster.paths import cache_directory
 
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With ``-n 2 --dist loadgroup`` each kind of test stays in one process, in its order: so that
-    there is one cluster, and the last end-to-end test can look back at all the others."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.relative_to(HERE).parts[0]))
-
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
