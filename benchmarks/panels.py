@@ -1,14 +1,15 @@
 """Draws the dashboards of manifests/monitoring from a real Prometheus, under a mixed load.
 
     .venv/bin/python benchmarks/panels.py [--cluster NAME] [--out FOLDER] [--minutes N]
+    .venv/bin/python benchmarks/panels.py --redraw [--out FOLDER]
 
-Grafana is not needed, and no proof of it: what is drawn is each panel's own queries over the run,
-with its legend, unit, limits and place, so that somebody can look whether they show anything.
-Beside them `top.txt` and `top.svg`, what `tidegate top` says at the height of the load, and each
-row of a dashboard by itself (`pool-8.png`). The load: a paid tenant
-that asks now and then, a tenant of the same tier that comes with far more than its share for a
-third of the time, one at its rate limit, and a batch that always waits, on an engine with room for
-four.
+Grafana is not needed, and no proof of it: what is drawn is each panel's own queries over the run
+(:mod:`panel_drawing`), so that somebody can look whether they show anything. What they found stays
+in `series.json`, from which ``--redraw`` draws again. Beside them `top.txt` and `top.svg`, what
+`tidegate top` says at the height of the load, and each row of a dashboard by itself (`pool-8.png`).
+The load: a paid tenant that asks now and then, a tenant of the same tier that comes with far more
+than its share for a third of the time, one at its rate limit, and a batch that always waits, on an
+engine with room for four.
 """
 
 from __future__ import annotations
@@ -23,19 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
 from live_pool import History, LivePool, cluster_of, live_pool, local_cluster
-from matplotlib.axes import Axes
-from matplotlib.dates import DateFormatter
-from matplotlib.ticker import FuncFormatter, NullFormatter
-from matplotlib.transforms import Bbox
+from panel_drawing import STEP_SECONDS, Drawing, Series, Span
 from rich.console import Console
 from rich.text import Text
 
@@ -58,10 +52,10 @@ Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 
 NAMESPACE = "panels"
-STEP_SECONDS = 15
 TERMINAL_COLUMNS = 170
-COLUMNS, UNIT_WIDTH, UNIT_HEIGHT = 24, 0.8, 0.45
-"""Of Grafana's grid, in inches."""
+VARIABLES = {"$namespace": NAMESPACE, "$pool": "pool", "$__rate_interval": "1m"}
+"""As Grafana fills them in, of the last hours and with scrapes every 15 s."""
+SERIES = "series.json"
 
 
 def scene_of(cluster: Any) -> Scene:
@@ -165,10 +159,13 @@ async def run(arguments: argparse.Namespace, local: Any) -> None:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-        for path in sorted((ROOT / "manifests" / "monitoring").glob("*.json")):
-            picture = arguments.out / f"{path.stem}.png"
-            await draw(json.loads(path.read_text()), live.prometheus, begin, picture)
-            print(picture)
+        span = Span(round(begin), round(time.time()))
+        found = {
+            name: await asked(dashboard, live.prometheus, span) for name, dashboard in dashboards()
+        }
+    stored = {"span": span._asdict(), "dashboards": found}
+    (arguments.out / SERIES).write_text(json.dumps(stored))
+    draw(arguments.out)
 
 
 def _top(live: LivePool, out: Path) -> None:
@@ -183,109 +180,52 @@ def _top(live: LivePool, out: Path) -> None:
     console.save_svg(str(out / "top.svg"), title="tidegate top --once")
 
 
-async def draw(dashboard: Json, prometheus: Prometheus, begin: float, picture: Path) -> None:
-    """Every panel at its place, over the time since ``begin``."""
-    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
-    rows = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in dashboard["panels"])
-    figure = plt.figure(figsize=(COLUMNS * UNIT_WIDTH, rows * UNIT_HEIGHT))
-    for panel in panels:
-        place = panel["gridPos"]
-        left = (place["x"] + 0.9) / COLUMNS
-        bottom = 1 - (place["y"] + place["h"] - 1.2) / rows
-        axes = figure.add_axes(
-            (left, bottom, (place["w"] - 1.2) / COLUMNS, (place["h"] - 2.4) / rows)
-        )
-        await _panel(axes, panel, prometheus, begin)
-    figure.savefig(picture, dpi=60)
-    for row, end in _rows(dashboard["panels"], rows):
-        top, bottom = ((rows - y) * UNIT_HEIGHT for y in (row["gridPos"]["y"] + 0.5, end + 0.5))
-        part = Bbox([[0, bottom], [COLUMNS * UNIT_WIDTH, top]])
-        figure.savefig(picture.with_stem(f"{picture.stem}-{row['id']}"), dpi=50, bbox_inches=part)
-    plt.close(figure)
+def dashboards() -> Iterator[tuple[str, Json]]:
+    """Name and content of each."""
+    for path in sorted((ROOT / "manifests" / "monitoring").glob("*.json")):
+        yield path.stem, json.loads(path.read_text())
 
 
-def _rows(panels: Sequence[Json], end: int) -> Iterator[tuple[Json, int]]:
-    """Each row of a dashboard, with where the next begins."""
-    rows = [panel for panel in panels if panel["type"] == "row"]
-    ends = [row["gridPos"]["y"] for row in rows[1:]]
-    yield from zip(rows, [*ends, end][: len(rows)], strict=True)
-
-
-async def _panel(axes: Axes, panel: Json, prometheus: Prometheus, begin: float) -> None:
-    defaults = panel["fieldConfig"]["defaults"]
-    unit = UNITS[defaults["unit"]]
-    axes.set_title(panel["title"], fontsize=10, loc="left")
-    axes.tick_params(labelsize=7)
-    found: list[tuple[str, list[tuple[float, float]]]] = []
-    for target in panel["targets"]:
-        query = target["expr"].replace("$namespace", NAMESPACE).replace("$pool", "pool")
-        answer = await prometheus.get(
-            "/api/v1/query_range",
-            query=query,
-            start=f"{begin:.0f}",
-            end=f"{time.time():.0f}",
-            step=str(STEP_SECONDS),
-        )
-        found += [
-            (_legend(target["legendFormat"], series["metric"]), _points(series["values"]))
-            for series in answer["data"]["result"]
-        ]
-    if not found:
-        axes.text(0.5, 0.5, "No data", ha="center", va="center", transform=axes.transAxes)
-    if panel["type"] == "bargauge":
-        _bars(axes, found, defaults, unit)
-        return
-    for legend, points in found:
-        times = [at / 86_400 for at, _ in points]
-        axes.plot(times, [value for _, value in points], linewidth=1.2, label=legend)
-    if defaults.get("custom", {}).get("scaleDistribution", {}).get("type") == "log":
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylim(defaults.get("min"), defaults.get("max"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: unit(value)))
-    axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
-    if found:
-        axes.legend(fontsize=6, loc="upper left")
-
-
-def _bars(axes: Axes, found: Sequence[Any], defaults: Json, unit: Callable[[float], str]) -> None:
-    ordered = sorted(found, key=lambda series: -series[1][-1][1])
-    low, high = defaults.get("min", 0.0), defaults.get("max", 1.0)
-    values = [points[-1][1] for _, points in ordered]
-    axes.barh(range(len(values)), [min(max(v, low), high) for v in values])
-    axes.set_xlim(low, high)
-    axes.set_yticks([])
-    for place, (name, _) in enumerate(ordered):
-        axes.text(low, place, f" {name}: {unit(values[place])}", va="center", fontsize=8)
+async def asked(dashboard: Json, prometheus: Prometheus, span: Span) -> dict[str, list[Series]]:
+    """What its queries find in that time, by the panels' ids."""
+    found: dict[str, list[Series]] = {}
+    for panel in dashboard["panels"]:
+        series = found[str(panel["id"])] = list[Series]()
+        for target in panel.get("targets", ()):
+            query = target["expr"]
+            for name, value in VARIABLES.items():
+                query = query.replace(name, value)
+            answer = await prometheus.get(
+                "/api/v1/query_range",
+                query=query,
+                start=f"{span.begin:.0f}",
+                end=f"{span.end:.0f}",
+                step=str(STEP_SECONDS),
+            )
+            for one in answer["data"]["result"]:
+                labels: dict[str, str] = one["metric"]
+                legend = _legend(target["legendFormat"], labels)
+                subject = labels.get("tenant") or labels.get("tier") or ""
+                points = [(at, float(v)) for at, v in one["values"] if math.isfinite(float(v))]
+                if points:
+                    series.append(Series(target["refId"], legend, subject, points))
+    return found
 
 
 def _legend(template: str, labels: Mapping[str, str]) -> str:
-    return re.sub(r"{{(\w+)}}", lambda found: labels.get(found[1], ""), template)
+    return re.sub(r"{{(\w+)}}", lambda name: labels.get(name[1], ""), template)
 
 
-def _points(values: Sequence[Any]) -> list[tuple[float, float]]:
-    return [(at, float(value)) for at, value in values if math.isfinite(float(value))]
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
-
-
-def _bytes(value: float) -> str:
-    return f"{value / 1024:.3g} KiB" if abs(value) >= 1024 else f"{value:.4g} B"
-
-
-UNITS: dict[str, Callable[[float], str]] = {
-    "short": lambda value: f"{value:.4g}",
-    "none": lambda value: f"{value:.10g}",
-    "percentunit": lambda value: (
-        f"{100 * value:,.0f}%" if abs(value) >= 1 else f"{100 * value:.3g}%"
-    ),
-    "s": _seconds,
-    "bytes": _bytes,
-    "reqps": lambda value: f"{value:.3g} req/s",
-}
-"""As Grafana writes them."""
+def draw(out: Path) -> None:
+    """All dashboards, from what was found when the load ran."""
+    found = json.loads((out / SERIES).read_text())
+    drawing = Drawing(Span(**found["span"]))
+    for name, dashboard in dashboards():
+        series = found["dashboards"][name]
+        picture = out / f"{name}.png"
+        panels = {panel: [Series(*one) for one in series[panel]] for panel in series}
+        drawing.dashboard(dashboard, panels, picture)
+        print(picture)
 
 
 def main() -> None:
@@ -294,7 +234,11 @@ def main() -> None:
     parser.add_argument("--cluster", help="this running local cluster, instead of one of its own")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "panels")
     parser.add_argument("--minutes", type=float, default=9.0, help="of load [9]")
+    parser.add_argument("--redraw", action="store_true", help="what an earlier run left there")
     arguments = parser.parse_args()
+    if arguments.redraw:
+        draw(arguments.out)
+        return
     with local_cluster(arguments.cluster) as local:
         asyncio.run(run(arguments, local))
 
