@@ -157,7 +157,10 @@ class SloObjective(ApiModel):
         high="24h",
     )
     ratio: Ratio | None = described(
-        'Of how many requests, in percent, such as "99.5".', unset=f'"{DEFAULT_RATIO}"'
+        'Of how many requests, in percent, such as "99.5". One that the pool refuses (throttled, '
+        "waited too long, no engine) or fails has not got it; one that its own limit, body or key "
+        "ended does not count.",
+        unset=f'"{DEFAULT_RATIO}"',
     )
     window: str | None = duration(
         "Over what time the ratio is judged.", low="1m", high="8760h", unset=DEFAULT_WINDOW
