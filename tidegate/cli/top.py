@@ -14,13 +14,14 @@ from rich.text import Text
 from tidegate.cli.cluster_objects import ClusterObjects, Kubeconfig
 from tidegate.cli.errors import CommandError
 from tidegate.cli.existing_cluster import Name
-from tidegate.cli.top_tables import pool_table, tenant_table, tier_table
+from tidegate.cli.top_tables import pool_remarks, pool_table, tenant_table, tier_table
 from tidegate.load.tables import output_console
 from tidegate.local_cluster.paths import DEFAULT_CLUSTER
 
 LAG = (
     "as the operator wrote it: pools, tiers, and what waits, runs and is refused, up to 15 s ago; "
-    "first tokens and last refusals of tenants up to 5 min ago; `tidegate explain TENANT` asks now"
+    "TTFT (time to first token) and last refusal of a tenant with little to do up to 5 min ago; "
+    "`tidegate explain TENANT` asks now"
 )
 _RESOURCES = ("servingpools.tidegate.io", "tenants.tidegate.io")
 
@@ -44,42 +45,50 @@ def top(
     cluster = ClusterObjects(name, kubeconfig)
     console = output_console()
     if once or not console.is_terminal:
-        console.print(_screen(cluster.read(*_RESOURCES), namespace, tier))
+        console.print(_screen(cluster.read(*_RESOURCES), namespace, tier, console.width))
         return
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_look(cluster, namespace, tier), refresh=True)
+                live.update(_look(cluster, namespace, tier, console.width), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
         return
 
 
-def _look(cluster: ClusterObjects, namespace: str | None, tier: str | None) -> Group:
+def _look(cluster: ClusterObjects, namespace: str | None, tier: str | None, width: int) -> Group:
     """The screen, or why there is none just now: the next look may find the cluster again."""
     try:
-        return _screen(cluster.read(*_RESOURCES), namespace, tier)
+        return _screen(cluster.read(*_RESOURCES), namespace, tier, width)
     except CommandError as error:
         return Group(Text(f"{_clock()}: {error}", style="red"))
 
 
-def _screen(objects: list[dict[str, Any]], namespace: str | None, tier: str | None) -> Group:
+def _screen(
+    objects: list[dict[str, Any]], namespace: str | None, tier: str | None, width: int
+) -> Group:
     chosen = [obj for obj in objects if namespace in (None, obj["metadata"]["namespace"])]
     pools = [obj for obj in chosen if obj["kind"] == "ServingPool"]
     tenants = [obj for obj in chosen if obj["kind"] == "Tenant"]
     if not pools and not tenants:
-        return Group(Text("There is no ServingPool and no Tenant."))
+        where = "" if namespace is None else f" in namespace {namespace}"
+        return Group(Text(f"There is no ServingPool and no Tenant{where}."))
     now = datetime.now(UTC)
     return Group(
-        Text(f"{_clock()}, {len(pools)} pools, {len(tenants)} tenants", style="bold"),
+        Text(f"{_clock()}, {_counted(pools, 'pool')}, {_counted(tenants, 'tenant')}", style="bold"),
         Text(LAG, style="dim"),
         Text(),
-        pool_table(pools),
+        pool_table(pools, width),
+        *(Text(remark, overflow="fold") for remark in pool_remarks(pools)),
         Text(),
-        tier_table(pools, tier),
+        tier_table(pools, width, tier),
         Text(),
-        tenant_table(tenants, pools, now, tier),
+        tenant_table(tenants, pools, now, width, tier),
     )
+
+
+def _counted(objects: list[dict[str, Any]], what: str) -> str:
+    return f"{len(objects)} {what}" if len(objects) == 1 else f"{len(objects)} {what}s"
 
 
 def _clock() -> str:

@@ -1,132 +1,203 @@
 """The objects' own status as three tables: pools, their tiers, and tenants. Pure.
 
 What is shown is what the operator wrote, so a person sees what ``kubectl describe`` has, only side
-by side, and what needs a look first: the pool that is not well, the tier that waits longest, the
-tenant with most in its queue. ``-`` is not known; 0 is zero.
+by side, and what needs a look first: the pool that is not well, the tier whose oldest request waits
+longest, the tenant with most in its queue. ``-`` is not known; 0 is zero.
 
-Of a tier: *share* of the service, *busy* the part of the engines' time that went to it, *kept* how
-many of its requests got what they were promised, the worst promise's, all in the last minute;
-what was refused is counted since the sidecars started.
+Of a tier: *oldest wait* of what waits now, which says of one that is starved what the times of
+those that were served cannot; *share* of the service, *busy* the part of the engines' time that
+went to it, *kept* how many of its requests got what they were promised, the worst promise's, all in
+the last minute; what was refused is counted since the sidecars started.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
+
+from tidegate.cli.ages import age
+from tidegate.cli.top_fit import UNKNOWN, Column, fitted, names, words
 
 Json = dict[str, Any]
 
-UNKNOWN = "-"
+LATELY_SECONDS = 120
+"""No refusal that a pool counts as of its last minute is older, with the lag of its status."""
+_TIERS_YIELD = (
+    "refused so far", "1,000 calls", "refused so far", "TTFT p50", "busy", "share", "queue p99",
+    "oldest wait", "refused so far",
+)  # fmt: skip
+_TENANTS_YIELD = (
+    "refused in 1 min", "refused in 1 min", "ready", "share", "last refusal", "oldest wait",
+    "refused in 1 min",
+)  # fmt: skip
+_POINTS_AT_TOP = re.compile(r"`tidegate top`[^`]*(`[^`]*`) why")
 
 
-def pool_table(pools: Sequence[Json]) -> Table:
+def pool_table(pools: Sequence[Json], width: int) -> Table:
     """One row for each pool, those that are not well first."""
-    table = _table("pool", "ready", "pods", "queued", "running", "what is to be said of it")
-    for pool in sorted(pools, key=lambda pool: (_is_well(pool), _name(pool))):
-        status = pool.get("status") or {}
-        ready = _condition(pool, "Ready")
-        count = f"{_shown(status.get('readyReplicas'))}/{_shown(status.get('replicas'))}"
-        well = ready.get("status", "Unknown")
-        table.add_row(
-            escape(_name(pool)),
-            well if well == "True" else f"[red]{well}[/red]",
-            count,
-            _shown(status.get("queued")),
-            _shown(status.get("running")),
-            escape("; ".join(_remarks(pool)) or "nothing"),
-        )
-    return table
+    rows = _unwell_first(pools)
+    statuses = [pool.get("status") or {} for pool in rows]
+    ready = [_condition(pool, "Ready").get("status", "Unknown") for pool in rows]
+    pods = [f"{_shown(s.get('readyReplicas'))}/{_shown(s.get('replicas'))}" for s in statuses]
+    columns = [
+        names("pool", [_name(pool) for pool in rows]),
+        Column("ready", [w if w == "True" else f"[red]{w}[/red]" for w in ready], words=True),
+        Column("pods", pods),
+        Column("queued", [_shown(status.get("queued")) for status in statuses]),
+        Column("running", [_shown(status.get("running")) for status in statuses]),
+    ]
+    return fitted(columns, (), width)
 
 
-def tier_table(pools: Sequence[Json], tier: str | None = None) -> Table:
+def pool_remarks(pools: Sequence[Json]) -> list[str]:
+    """What is to be said of pools, a line for each of which there is anything, in their order."""
+    said = [(_name(pool), _remarks(pool)) for pool in _unwell_first(pools)]
+    return [f"{name}: {'; '.join(remarks)}" for name, remarks in said if remarks]
+
+
+def tier_table(pools: Sequence[Json], width: int, tier: str | None = None) -> Table:
     """One row for each tier of each pool, the longest wait first."""
-    table = _table(
-        "pool", "tier", "queued", "running", "share", "busy", "kept", "first token p50", "p99",
-        "in queue p99", "1,000 calls", "refused so far",
-    )  # fmt: skip
     rows = [
         (_name(pool), entry)
         for pool in pools
         for entry in (pool.get("status") or {}).get("tiers") or ()
         if tier in (None, entry["name"])
     ]
-    rows.sort(key=lambda row: (-(_p99(row[1], "queueWait") or 0), row[0], row[1]["name"]))
+    rows.sort(
+        key=lambda row: (
+            -(row[1].get("oldestWaitMs") or 0),
+            -(_p99(row[1], "queueWait") or 0),
+            row[0],
+            row[1]["name"],
+        )
+    )
     busy = [row for row in rows if _does_something(row[1])]
+    entries = [entry for _, entry in busy]
+    refused = [Counter(entry.get("refused") or {}) for entry in entries]
+    columns = [
+        names("tier", [entry["name"] for entry in entries]),
+        Column("queued", [_shown(entry.get("queued")) for entry in entries]),
+        Column("running", [_shown(entry.get("running")) for entry in entries]),
+        Column("oldest\nwait", [_oldest_wait(entry) for entry in entries]),
+        Column("share", [_percent(entry.get("sharePercent")) for entry in entries]),
+        Column("busy", [_percent(entry.get("busyPercent")) for entry in entries]),
+        Column("kept", [_percent(_kept(entry)) for entry in entries]),
+        Column("TTFT\np50", [_time((entry.get("ttft") or {}).get("p50Ms")) for entry in entries]),
+        Column("TTFT\np99", [_time(_p99(entry, "ttft")) for entry in entries]),
+        Column("queue\np99", [_time(_p99(entry, "queueWait")) for entry in entries]),
+        Column("1,000\ncalls", [entry.get("pricePer1000Calls", UNKNOWN) for entry in entries]),
+        words(
+            "refused\nso far",
+            [_refused(counts) for counts in refused],
+            [_refused_most(counts) for counts in refused],
+            [str(counts.total()) for counts in refused],
+        ),
+    ]
+    if len(pools) > 1:
+        columns.insert(0, names("pool", [name for name, _ in busy]))
+    table = fitted(columns, _TIERS_YIELD, width)
     if len(busy) < len(rows):
         table.caption = f"{len(rows) - len(busy)} more had nothing to do"
-    for name, entry in busy:
-        first = entry.get("ttft") or {}
-        table.add_row(
-            escape(name),
-            escape(entry["name"]),
-            _shown(entry.get("queued")),
-            _shown(entry.get("running")),
-            _percent(entry.get("sharePercent")),
-            _percent(entry.get("busyPercent")),
-            _percent(_kept(entry)),
-            _time(first.get("p50Ms")),
-            _time(first.get("p99Ms")),
-            _time(_p99(entry, "queueWait")),
-            entry.get("pricePer1000Calls", UNKNOWN),
-            escape(_refused(entry.get("refused"))),
-        )
     return table
 
 
 def tenant_table(
-    tenants: Sequence[Json], pools: Sequence[Json], now: datetime, tier: str | None = None
+    tenants: Sequence[Json],
+    pools: Sequence[Json],
+    now: datetime,
+    width: int,
+    tier: str | None = None,
 ) -> Table:
     """One row for each tenant, the most in its queues first, then the most refused; what pools say
     of a tenant is newer than what it says of itself."""
-    table = _table(
-        "tenant", "tier", "queued", "running", "share", "first token p99", "refused in 1 min",
-        "last refusal", "ready",
-    )  # fmt: skip
     newer, refused = _newest_load(pools), _newest_refusals(pools)
     rows = []
     for tenant in tenants:
-        status = tenant.get("status") or {}
-        claimed = tenant["spec"]["tierRef"]["name"]
-        if tier in (None, claimed):
-            rows.append((claimed, tenant, status | newer.get(_name(tenant), {})))
+        name, status = _name(tenant), tenant.get("status") or {}
+        if tier in (None, tenant["spec"]["tierRef"]["name"]):
+            told = status | newer.get(name, {})
+            rows.append(_TenantRow(name, tenant, told, refused.get(name)))
     rows.sort(
         key=lambda row: (
-            -(row[2].get("queued") or 0),
-            -refused.get(_name(row[1]), (0, ""))[0],
-            _name(row[1]),
+            -(row.status.get("queued") or 0),
+            -(row.refused.count if row.refused else 0),
+            row.name,
         )
     )
-    for claimed, tenant, status in rows:
-        ready, known = _condition(tenant, "Ready"), "queued" in status
-        # Its own status is older than the pools': it may not know yet that it was refused.
-        told = known and ("lastRefusal" in status or _name(tenant) not in refused)
-        last = _refusal(status.get("lastRefusal"), now) if told else UNKNOWN
-        table.add_row(
-            escape(_name(tenant)),
-            escape(claimed),
-            _shown(status.get("queued")),
-            _shown(status.get("running")),
-            _percent(status.get("sharePercent")),
-            _time(_p99(status, "ttft")),
-            escape(refused.get(_name(tenant), (0, "none" if known else UNKNOWN))[1]),
-            escape(last),
-            "yes" if ready.get("status") == "True" else escape(ready.get("reason", UNKNOWN)),
-        )
-    return table
+    columns = [
+        names("tenant", [row.name for row in rows]),
+        names("tier", [row.tenant["spec"]["tierRef"]["name"] for row in rows]),
+        Column("queued", [_shown(row.status.get("queued")) for row in rows]),
+        Column("running", [_shown(row.status.get("running")) for row in rows]),
+        Column("oldest\nwait", [_oldest_wait(row.status) for row in rows]),
+        Column("share", [_percent(row.status.get("sharePercent")) for row in rows]),
+        Column("TTFT\np99", [_time(_p99(row.status, "ttft")) for row in rows]),
+        words(
+            "refused\nin 1 min",
+            [row.refused_text(0) for row in rows],
+            [row.refused_text(1) for row in rows],
+            [row.refused_text(2) for row in rows],
+        ),
+        words("last\nrefusal", [row.last_refusal(now) for row in rows]),
+        words("ready", [row.ready for row in rows]),
+    ]
+    return fitted(columns, _TENANTS_YIELD, width)
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        words = heading in ("pool", "tier", "tenant", "last refusal", "ready")
-        words = words or heading.startswith("refused")
-        last = heading.startswith("what ")
-        table.add_column(heading, justify="left" if words or last else "right", no_wrap=not last)
-    return table
+@dataclass(slots=True)
+class _Refusals:
+    """Of a tenant, in the last minute, over the pools that name it."""
+
+    count: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    limits: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _TenantRow:
+    name: str
+    tenant: Json
+    status: Json
+    """Its own and what pools say of it."""
+    refused: _Refusals | None
+    """Of the last minute; None: no pool names it among those most refused."""
+
+    def refused_text(self, shorter: int) -> str:
+        """All reasons with the limits, the first one, or the number alone."""
+        if self.refused is None:
+            return "none" if "queued" in self.status else UNKNOWN
+        if shorter == 2:
+            return str(self.refused.count)
+        if shorter:
+            return _refused_most(self.refused.reasons)
+        limits = "".join(f" (limit {limit})" for limit in self.refused.limits)
+        return _refused(self.refused.reasons) + limits
+
+    def last_refusal(self, now: datetime) -> str:
+        """Its own status may be older than the pools', and not know yet that it was refused."""
+        last, ago = self.status.get("lastRefusal"), None
+        if last:
+            then = datetime.fromisoformat(last["time"]).astimezone(UTC)
+            ago = max(0, int((now - then).total_seconds()))
+        if self.refused is not None and (ago is None or ago >= LATELY_SECONDS):
+            ((reason, _),) = self.refused.reasons.most_common(1) or [("refused", 0)]
+            return f"{reason} <{age(LATELY_SECONDS)} ago"
+        if last and ago is not None:
+            return f"{last['reason']} {age(ago)} ago"
+        return "none" if "queued" in self.status else UNKNOWN
+
+    @property
+    def ready(self) -> str:
+        condition = _condition(self.tenant, "Ready")
+        if condition.get("status") == "True":
+            return "yes"
+        return str(condition.get("reason", UNKNOWN))
 
 
 def _does_something(entry: Json) -> bool:
@@ -136,7 +207,7 @@ def _does_something(entry: Json) -> bool:
 
 
 def _newest_load(pools: Iterable[Json]) -> dict[str, Json]:
-    """What pools say of tenants, summed over the pools; their shares are of one pool each."""
+    """What pools say of tenants: summed, and of times the longest; shares are of one pool each."""
     found: dict[str, Json] = {}
     for pool in pools:
         for entry in (pool.get("status") or {}).get("tenants") or ():
@@ -145,20 +216,25 @@ def _newest_load(pools: Iterable[Json]) -> dict[str, Json]:
             known["running"] += entry.get("running") or 0
             if "sharePercent" in entry and "sharePercent" not in known:
                 known["sharePercent"] = entry["sharePercent"]
+            oldest = max(known.get("oldestWaitMs") or 0, entry.get("oldestWaitMs") or 0)
+            known["oldestWaitMs"] = oldest or None
+            if (_p99(entry, "ttft") or 0) > (_p99(known, "ttft") or 0):
+                known["ttft"] = entry["ttft"]
     return found
 
 
-def _newest_refusals(pools: Iterable[Json]) -> dict[str, tuple[int, str]]:
-    """Of the tenants of whom pools refused most: how many, and why in words."""
-    found: dict[str, tuple[int, str]] = {}
+def _newest_refusals(pools: Iterable[Json]) -> dict[str, _Refusals]:
+    """Of the tenants of whom pools refused most: how many, and why."""
+    found: dict[str, _Refusals] = {}
     for pool in pools:
         for entry in (pool.get("status") or {}).get("refusedTenants") or ():
-            count, said = found.get(entry["name"], (0, ""))
-            why = entry["why"]
-            if limit := entry.get("limit"):
-                why += f" (limit {limit})"
-            text = f"{said}; {why}" if said else why
-            found[entry["name"]] = (count + entry["refused"], text)
+            known = found.setdefault(entry["name"], _Refusals())
+            known.count += entry["refused"]
+            said = entry["why"].split()
+            for count, reason in zip(said[::2], said[1::2], strict=False):
+                known.reasons[reason] += int(count)
+            if (limit := entry.get("limit")) and limit not in known.limits:
+                known.limits.append(limit)
     return found
 
 
@@ -168,6 +244,7 @@ def _remarks(pool: Json) -> list[str]:
     said: list[tuple[str, str]] = []
     for condition in (pool.get("status") or {}).get("conditions") or ():
         kind, status, message = condition["type"], condition["status"], condition["message"]
+        message = _POINTS_AT_TOP.sub(r"\1 says why", message)
         wanted = {"Progressing": "False"}.get(kind, "True")
         if kind in ("Accepted", "ResolvedRefs", "Available", "Ready", "PolicyApplied", "SLOMet"):
             if status != wanted:
@@ -183,6 +260,10 @@ def _remarks(pool: Json) -> list[str]:
         if not any(message == before for _, before in said[:number])
         and not any(message in other and message != other for _, other in said)
     ]
+
+
+def _unwell_first(pools: Iterable[Json]) -> list[Json]:
+    return sorted(pools, key=lambda pool: (_is_well(pool), _name(pool)))
 
 
 def _is_well(obj: Json) -> bool:
@@ -203,29 +284,31 @@ def _p99(entry: Mapping[str, Any], what: str) -> int | None:
     return found
 
 
+def _oldest_wait(entry: Mapping[str, Any]) -> str:
+    return "none" if entry.get("queued") == 0 else _time(entry.get("oldestWaitMs"))
+
+
 def _kept(entry: Mapping[str, Any]) -> int | None:
     """Of the promise that was kept least."""
     known = [o["keptPercent"] for o in entry.get("objectives") or () if "keptPercent" in o]
     return min(known, default=None)
 
 
-def _refused(counts: Mapping[str, int] | None) -> str:
-    ranked = sorted((counts or {}).items(), key=lambda item: (-item[1], item[0]))
-    return " ".join(f"{count} {reason}" for reason, count in ranked) or "none"
+def _refused(counts: Mapping[str, int]) -> str:
+    return " ".join(f"{count} {reason}" for reason, count in _ranked(counts)) or "none"
 
 
-def _refusal(refusal: Json | None, now: datetime) -> str:
-    if not refusal:
+def _refused_most(counts: Mapping[str, int]) -> str:
+    """Why most were refused, and how many besides."""
+    if not (ranked := _ranked(counts)):
         return "none"
-    age = int((now - datetime.fromisoformat(refusal["time"]).astimezone(UTC)).total_seconds())
-    return f"{refusal['reason']} {_age(max(0, age))} ago"
+    (reason, count), *others = ranked
+    more = sum([count for _, count in others])
+    return f"{count} {reason} +{more}" if more else f"{count} {reason}"
 
 
-def _age(seconds: int) -> str:
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
+def _ranked(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _shown(value: int | None) -> str:
@@ -239,4 +322,6 @@ def _percent(value: int | None) -> str:
 def _time(milliseconds: int | None) -> str:
     if milliseconds is None:
         return UNKNOWN
-    return f"{milliseconds} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    return f"{milliseconds / 1000:.{1 if milliseconds < 100_000 else 0}f} s"

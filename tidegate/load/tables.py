@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -10,7 +12,7 @@ from rich.table import Table
 from tidegate.scheduling.contracts import LoadFigures, LoadReport, Percentiles
 
 PLAIN_WIDTH = 160
-"""Columns where the output is no terminal (a file, a pipe)."""
+"""Columns where the output is no terminal (a file, a pipe) and nobody says how many."""
 WIDE = 140
 """Narrower than this, the figures stand in two tables below each other."""
 
@@ -19,9 +21,14 @@ _LATENCIES = ("TTFT p50", "p95", "p99", "E2E p50", "p95", "p99")
 
 
 def output_console() -> Console:
-    """Standard output, wide enough for the tables where it is no terminal."""
+    """Standard output; where it is no terminal, as wide as ``COLUMNS`` says, else wide enough for
+    the tables."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    if console.is_terminal:
+        return console
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() else 0
+    return Console(highlight=False, width=width or PLAIN_WIDTH)
 
 
 def print_report(report: LoadReport, console: Console) -> None:

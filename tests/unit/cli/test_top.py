@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from tidegate.cli import top
 from tidegate.cli.errors import CommandError
-from tidegate.cli.top_tables import pool_table, tenant_table, tier_table
+from tidegate.cli.top_tables import pool_remarks, pool_table, tenant_table, tier_table
+from tidegate.load.tables import PLAIN_WIDTH, output_console
 
 Json = dict[str, Any]
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
@@ -47,10 +48,11 @@ WELL = obj(
              "objectives": [{"metric": "EndToEnd", "requests": 9, "keptPercent": 100},
                             {"metric": "TimeToFirstToken", "requests": 9, "keptPercent": 97}],
              "ttft": {"p50Ms": 120, "p99Ms": 900}, "queueWait": {"p99Ms": 5}},
-            {"name": "free", "queued": 7, "running": 3, "sharePercent": 20,
+            {"name": "free", "queued": 7, "running": 3, "sharePercent": 20, "oldestWaitMs": 312000,
              "queueWait": {"p99Ms": 14000}, "refused": {"queue_full": 12, "throttled": 40}},
         ],
-        "tenants": [{"name": "a/noisy", "queued": 7, "running": 3, "sharePercent": 20}],
+        "tenants": [{"name": "a/noisy", "queued": 7, "running": 3, "sharePercent": 20,
+                     "oldestWaitMs": 312000, "ttft": {"p99Ms": 9000}}],
         "refusedTenants": [
             {"name": "a/noisy", "tier": "free", "refused": 42, "limit": "rpm",
              "why": "40 rate_limited 2 throttled"}
@@ -87,11 +89,18 @@ def rows(table: Table) -> list[list[str]]:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
+def headings(table: Table) -> list[str]:
+    return [" ".join(str(column.header).split()) for column in table.columns]
+
+
 def test_the_pool_that_is_not_well_comes_first_and_says_why() -> None:
-    ill, well = rows(pool_table([WELL, ILL]))
-    assert ill[:5] == ["b/code", "False", "0/1", "-", "-"]
-    assert ill[5] == "Ready PodsFailing: pod code-0: no image; GPUMismatch: 1 idles"
-    assert well == ["a/chat", "True", "2/2", "7", "12", "nothing"]
+    assert rows(pool_table([WELL, ILL], 80)) == [
+        ["b/code", "False", "0/1", "-", "-"],
+        ["a/chat", "True", "2/2", "7", "12"],
+    ]
+    assert pool_remarks([WELL, ILL]) == [
+        "b/code: Ready PodsFailing: pod code-0: no image; GPUMismatch: 1 idles"
+    ]
     refused, absent = "spec.tiers: no such tier", "secret: there is no Secret x"
     conditions = [
         condition("Accepted", "False", "Invalid", refused),
@@ -100,44 +109,97 @@ def test_the_pool_that_is_not_well_comes_first_and_says_why() -> None:
         condition("Routed", "False", "RouterNotReady", "0 of 2 router pods serve"),
         condition("Ready", "False", "Invalid", f"{refused}; {absent}"),
     ]
-    (row,) = rows(pool_table([ILL | {"status": {"conditions": conditions}}]))
-    assert row[5] == (
-        f"Available RouterNotReady: 0 of 2 router pods serve; Ready Invalid: {refused}; {absent}"
-    )
+    assert pool_remarks([ILL | {"status": {"conditions": conditions}}]) == [
+        "b/code: Available RouterNotReady: 0 of 2 router pods serve; "
+        f"Ready Invalid: {refused}; {absent}"
+    ]
 
 
 def test_the_tier_that_waits_longest_comes_first() -> None:
-    free, paid = rows(tier_table([WELL, ILL]))
+    table = tier_table([WELL, ILL], 200)
+    assert headings(table) == [
+        "pool", "tier", "queued", "running", "oldest wait", "share", "busy", "kept", "TTFT p50",
+        "TTFT p99", "queue p99", "1,000 calls", "refused so far",
+    ]  # fmt: skip
+    free, paid = rows(table)
     assert free == [
-        "a/chat", "free", "7", "3", "20%", "-", "-", "-", "-", "14.0 s", "-",
+        "a/chat", "free", "7", "3", "312 s", "20%", "-", "-", "-", "-", "14.0 s", "-",
         "40 throttled 12 queue_full",
     ]  # fmt: skip
     assert paid == [
-        "a/chat", "paid", "0", "9", "80%", "41%", "97%", "120 ms", "900 ms", "5 ms", "0.42", "none",
+        "a/chat", "paid", "0", "9", "none", "80%", "41%", "97%", "120 ms", "900 ms", "5 ms", "0.42",
+        "none",
     ]  # fmt: skip
-    assert [row[1] for row in rows(tier_table([WELL], "paid"))] == ["paid"]
+    assert [row[0] for row in rows(tier_table([WELL], 200, "paid"))] == ["paid"]
 
 
 def test_tiers_with_nothing_to_do_are_counted_and_not_shown() -> None:
     idle = {"name": "other", "queued": 0, "running": 0, "busyPercent": 0}
     pool = WELL | {"status": WELL["status"] | {"tiers": [*WELL["status"]["tiers"], idle]}}
-    table = tier_table([pool])
-    assert [row[1] for row in rows(table)] == ["free", "paid"]
+    table = tier_table([pool], 200)
+    assert [row[0] for row in rows(table)] == ["free", "paid"]
     assert table.caption == "1 more had nothing to do"
-    assert tier_table([WELL]).caption is None
+    assert tier_table([WELL], 200).caption is None
 
 
 def test_a_tenants_load_and_refusals_are_the_pools_newer_ones() -> None:
-    noisy, quiet, new = rows(tenant_table(TENANTS, [WELL], NOW))
+    noisy, quiet, new = rows(tenant_table(TENANTS, [WELL], NOW, 200))
     assert noisy == [
-        "a/noisy", "free", "7", "3", "20%", "-", "40 rate_limited 2 throttled (limit rpm)",
-        "throttled 5m ago", "Held",
+        "a/noisy", "free", "7", "3", "312 s", "20%", "9.0 s",
+        "40 rate_limited 2 throttled (limit rpm)", "rate_limited <2m ago", "Held",
     ]  # fmt: skip
-    assert quiet == ["a/quiet", "paid", "0", "0", "-", "640 ms", "none", "none", "yes"]
-    assert new == ["b/new", "paid", "-", "-", "-", "-", "-", "-", "-"]
-    assert [row[0] for row in rows(tenant_table(TENANTS, [], NOW, "free"))] == ["a/noisy"]
+    assert quiet == ["a/quiet", "paid", "0", "0", "none", "-", "640 ms", "none", "none", "yes"]
+    assert new == ["b/new", "paid", "-", "-", "-", "-", "-", "-", "-", "-"]
+    alone = tenant_table(TENANTS, [], NOW, 200, "free")
+    assert rows(alone) == [["a/noisy", "free", "99", "0", "none", "throttled 5m ago", "Held"]]
     late = TENANTS[1] | {"status": {"queued": 99}}
-    assert rows(tenant_table([late], [WELL], NOW))[0][7] == "-"
+    assert "rate_limited <2m ago" in rows(tenant_table([late], [WELL], NOW, 200))[0]
+
+
+@pytest.mark.parametrize("width", [160, 100, 80, 60, 45])
+def test_what_is_too_wide_is_said_shorter_and_never_cut(width: int) -> None:
+    long = {"throttled": 731, "queue_full": 44, "queue_wait_exceeded": 12}
+    tiers = [
+        tier | {"name": f"panels-{tier['name']}", "refused": long, "ttft": {"p99Ms": 2100}}
+        for tier in WELL["status"]["tiers"]
+    ]
+    pool = WELL | {"status": WELL["status"] | {"tiers": tiers}}
+    tables = [tier_table([pool], width), tenant_table(TENANTS, [pool], NOW, width)]
+    kept = [["tier", "queued", "running", "kept", "TTFT p99"], ["tenant", "tier", "TTFT p99"]]
+    console = Console(width=width)
+    for table, wanted in zip(tables, kept, strict=True):
+        assert set(wanted) <= set(headings(table))
+        assert "pool" not in headings(table)
+        with console.capture() as capture:
+            console.print(table)
+        text = capture.get()
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+    refused = {160: "731 throttled 44 queue_full 12 queue_wait_exceeded", 100: "731 throttled +56"}
+    if width in refused:
+        assert rows(tables[0])[0][-1] == refused[width]
+
+
+def test_a_remark_does_not_send_to_top_and_its_address_is_whole() -> None:
+    address = "https://example.com/tidegate/docs/runbooks/error-budget-burn.md"
+    message = (
+        "TimeToFirstToken of tier paid: 31 percent; `tidegate top` shows who waits and is refused, "
+        f"`tidegate explain NAMESPACE/TENANT` why; {address}"
+    )
+    missed = condition("SLOMet", "False", "ObjectiveMissed", message)
+    pool = WELL | {"status": {"conditions": [condition("Ready", "True"), missed]}}
+    (remark,) = pool_remarks([pool])
+    assert remark.endswith(f"; `tidegate explain NAMESPACE/TENANT` says why; {address}")
+    console = Console(width=70)
+    with console.capture() as capture:
+        console.print(top._screen([pool], None, None, 70))
+    assert address in capture.get().splitlines()
+
+
+def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, width in (("100", 100), ("0", PLAIN_WIDTH), ("wide", PLAIN_WIDTH)):
+        monkeypatch.setenv("COLUMNS", said)
+        assert output_console().width == width
 
 
 class Cluster:
@@ -159,7 +221,7 @@ def test_a_look_that_fails_is_told_and_the_next_is_made() -> None:
     for _ in range(2):
         console = Console(width=200)
         with console.capture() as capture:
-            console.print(top._look(cluster, None, None))
+            console.print(top._look(cluster, None, None, console.width))
         screens.append(capture.get())
     assert "kubectl get: connection refused" in screens[0]
     assert "2 pools, 3 tenants" in screens[1]
@@ -179,4 +241,7 @@ def test_once_prints_whole_rows_or_fails(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any(
         "a/noisy" in line and "throttled 40" not in line and "Held" in line for line in lines
     )
+    assert "1 pool, 2 tenants" in result.stdout
     assert "b/code" not in result.stdout
+    nothing = CliRunner().invoke(app, ["--once", "--namespace", "gone"])
+    assert "There is no ServingPool and no Tenant in namespace gone." in nothing.stdout
