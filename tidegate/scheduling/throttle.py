@@ -22,8 +22,11 @@ could never be accepted again, however long its tenant waited, so it is judged a
 it takes without any backlog, divided by 0.8: it may be late by its own length and is not refused
 for that (a prompt limit is for that), and waits no longer than a quarter of its prefill.
 
-Retry-After is the least number of whole seconds after which the same request is accepted if nobody
-sends anything meanwhile (the forecast for later, by bisection); at most ``MAX_RETRY_SECONDS``.
+Retry-After is the least number of whole seconds after which the same request is accepted in both
+of two cases: nobody sends anything meanwhile (the forecast for later, by bisection; at most
+``MAX_RETRY_SECONDS``), or its own tenant sends nothing and the others go on as they do, so that
+what it would wait for is served in that wait. The latter looks no further ahead than what is sent
+is remembered, ``MEMORY_SECONDS``: a tier that is starved from above is told as much.
 
 Invariants: no refusal without a wait; hysteresis is per tenant; a refused request changes nothing
 but its own tenant's state. Source: source 002's live throttle; hysteresis as a Schmitt trigger.
@@ -31,6 +34,9 @@ but its own tenant's state. Source: source 002's live throttle; hysteresis as a 
 
 from __future__ import annotations
 
+from math import ceil
+
+from tidegate.scheduling.load_rates import MEMORY_SECONDS
 from tidegate.scheduling.waiting_time import WaitForecast
 
 REFUSE_ABOVE = 1.0
@@ -61,7 +67,12 @@ class Throttle:
         if not self.refusing:
             return None
         # Rounding must not ask for less than no wait.
-        return _retry_seconds(forecast, max(ACCEPT_BELOW * target - first_token_seconds, 0.0))
+        most_wait = max(ACCEPT_BELOW * target - first_token_seconds, 0.0)
+        return max(_retry_seconds(forecast, most_wait), _while_others_go_on(wait - most_wait))
+
+
+def _while_others_go_on(seconds: float) -> int:
+    return ceil(round(min(seconds, MEMORY_SECONDS), 6))
 
 
 def _retry_seconds(forecast: WaitForecast, most_wait_seconds: float) -> int:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.scheduling.load_rates import MEMORY_SECONDS
 from tidegate.scheduling.throttle import (
     ACCEPT_BELOW,
     MAX_RETRY_SECONDS,
@@ -136,4 +137,15 @@ def test_retry_after_is_true_and_the_least(
     if seconds < MAX_RETRY_SECONDS:
         assert forecast.seconds(seconds) <= room
     if seconds > 1:
-        assert forecast.seconds(seconds - 1) > room
+        others_go_on = min(forecast.seconds() - room, MEMORY_SECONDS)
+        assert forecast.seconds(seconds - 1) > room or seconds - 1 < others_go_on
+        assert seconds + 1e-5 >= others_go_on
+
+
+def test_who_is_starved_from_above_is_not_told_to_come_back_at_once() -> None:
+    """Little waits above, but as much is sent there as the engine takes, or nearly."""
+    for sent, expected in ((RATE, MEMORY_SECONDS), (0.9 * RATE, 4)):
+        above = TierLoad(2, queued=500, offered_per_second=sent)
+        forecast = predict(0, 1, TIER, [above], RATE, weighted=False)
+        assert forecast.seconds(1) == 0, "if nobody sent anything it would pass in a second"
+        assert Throttle().refusal_seconds(forecast, 0.5, TARGET) == expected
