@@ -33,6 +33,7 @@ LOAD: Json = {
     "running": 16,
     "ttft": {"p50Ms": 180, "p99Ms": 742},
     "queueWait": {"p50Ms": 20, "p99Ms": 310},
+    "oldestWaitMs": 4100,
     "refused": {"queue_full": 12},
 }
 SLO_MET: Json = READY | {"type": "SLOMet", "status": "False", "reason": "ObjectiveMissed"}
@@ -129,7 +130,15 @@ STATUS: dict[str, Json] = {
         "tierSummary": "t0 4/12 t3 410/4",
         "tiers": [{"name": "t0", **TIER}],
         "tenants": [
-            {"name": "customers/acme", "tier": "t0", "queued": 4, "running": 12, "sharePercent": 75}
+            {
+                "name": "customers/acme",
+                "tier": "t0",
+                "queued": 4,
+                "running": 12,
+                "ttft": {"p50Ms": 180, "p99Ms": 742},
+                "oldestWaitMs": 4100,
+                "sharePercent": 75,
+            }
         ],
         "refusedTenants": [
             {
