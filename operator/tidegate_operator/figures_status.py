@@ -197,6 +197,7 @@ def _kv(name: str, tier: Figures, pools: Iterable[PoolFigures]) -> Json | None:
 
 
 def _busiest(figures: PoolFigures) -> list[Json]:
+    """Those that took most; of the rest those that wait longest, else likewise."""
     whole = figures.service_tokens
     busiest = sorted(
         (
@@ -206,6 +207,9 @@ def _busiest(figures: PoolFigures) -> list[Json]:
         ),
         key=lambda item: (-item[1].service_tokens, -item[1].queued, item[0]),
     )
+    half = MAX_TOP_TENANTS // 2
+    # Who is starved takes nothing, and is to be seen all the same.
+    others = sorted(busiest[half:], key=lambda item: -item[1].oldest_wait_seconds)
     return [
         without_nulls(
             {
@@ -218,7 +222,7 @@ def _busiest(figures: PoolFigures) -> list[Json]:
                 "sharePercent": percent(tenant.service_tokens, whole),
             }
         )
-        for name, tenant in busiest[:MAX_TOP_TENANTS]
+        for name, tenant in [*busiest[:half], *others][:MAX_TOP_TENANTS]
     ]
 
 

@@ -188,7 +188,7 @@ class PoolTierStatus(TierLoad):
 
 
 class PoolTenantStatus(ApiModel):
-    """One of the tenants that took most of a pool."""
+    """One of the tenants that took most of a pool, or wait longest for it."""
 
     name: FullName = described("namespace/name of the Tenant.")
     tier: str | None = described("Its tier.", unset="not known", max_length=253)

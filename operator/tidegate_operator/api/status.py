@@ -143,7 +143,8 @@ class ServingPoolStatus(ConditionedStatus):
         "Each tier served here.", unset="not known", max_length=MAX_TIERS, map_key="name"
     )
     tenants: list[PoolTenantStatus] | None = described(
-        f"The {MAX_TOP_TENANTS} tenants that took most in the last minute.",
+        f"{MAX_TOP_TENANTS} tenants: the half that took most in the last minute, and of the others "
+        "those that wait longest, else took most.",
         unset="not known",
         max_length=MAX_TOP_TENANTS,
         map_key="name",

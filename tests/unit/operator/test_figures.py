@@ -97,6 +97,11 @@ def test_the_ten_that_took_most_are_named_and_none_that_did_nothing() -> None:
     )
     status = pool_status(pool_figures([[before, after]], 60), ["t0"])
     assert [t["name"] for t in status["tenants"]] == names[:3:-1]
+    starved = TenantStatus("acme/starved", "t0", queued=1, oldest_wait_seconds=300.0)
+    after = reading(60, tier("t0", 91), tenants=(*after.status.tenants, starved))
+    status = pool_status(pool_figures([[before, after]], 60), ["t0"])
+    shown = [*names[:8:-1], "acme/starved", *names[8:4:-1]]
+    assert [t["name"] for t in status["tenants"]] == shown
     idle = [before, reading(60, *before.status.tiers, tenants=before.status.tenants)]
     assert pool_status(pool_figures([idle], 60), ["t0"])["tenants"] == []
 
