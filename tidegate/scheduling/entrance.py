@@ -72,8 +72,7 @@ class Entrance(Generic[T]):
             request = scheduler.peek(now, closed)
             if request is None:
                 return None
-            heads = scheduler.heads() if is_open else ()
-            veto, victims = places.ask(request, heads, seat_short=not is_open)
+            veto, victims = places.ask(request, scheduler.heads(), seat_short=not is_open)
             tier = places.tier_of(request)
             if veto is not None:
                 closed.add(tier)

@@ -25,8 +25,14 @@ from tidegate.scheduling.scheduler import Scheduler
 
 BLOCK_TOKENS = 16
 PRIORITY = {"high": 2, "middle": 1, "low": 0}
+CLAIMED = (
+    KvPool("first", ("high",), 20, lendable_percent=0),
+    KvPool("second", ("middle",), 40),
+)
+"""The high tier may borrow what the middle one does not wait for."""
 POOLS = (
     (),
+    CLAIMED,
     (
         KvPool("first", ("high",), 50, lendable_percent=0),
         KvPool("rest", ("middle", "low"), 50, borrow_limit_percent=0),
@@ -83,6 +89,8 @@ class Host:
     inside: set[str] = field(default_factory=set)
     out: list[str] = field(default_factory=list)
     """Preempted, and in their back-off."""
+    made_way_for: set[str] = field(default_factory=set)
+    """Tiers of whom the next that goes is one."""
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(self.terms, 0.0, timed=True)
@@ -107,15 +115,19 @@ class Host:
         victim.preemptions += 1
         self.inside.remove(request.id)
         self.out.append(request.id)
+        self.made_way_for.add(tier)
         self.entrance.left(victim, now)
         return True
 
     def pump(self) -> None:
         gates = self.entrance.gates
         while self.scheduler.has_work():
+            self.made_way_for.clear()
             request = self.entrance.next(self.now, self.preempt)
             if request is None:
+                assert not self.made_way_for
                 return
+            assert self.made_way_for <= {request.tenant}
             assert gates.is_open()
             assert request.tenant not in gates.held_back(self.now)
             occupant = self.occupants[request.id]
@@ -201,3 +213,15 @@ def test_whoever_enters_found_the_gate_open_and_who_makes_way_comes_back(
         host.check()
     assert host.entrance.gates.in_flight == host.scheduler.queued() == 0
     assert not any(pool.held for pool in host.places.pools())
+
+
+def test_nobody_makes_way_for_one_whom_a_claim_keeps_out() -> None:
+    host = Host(policy(CLAIMED, seats=3, reserved_percent=0), blocks=100)
+    lows = [("low", 80, 16)] * 3
+    for tenant, prompt, output in [*lows, ("middle", 400, 80), ("high", 1100, 100)]:
+        host.submit(tenant, prompt, output)
+        host.pump()
+    assert (host.inside, host.out) == ({"0", "1", "2"}, []), "all seats are taken"
+    host.end("0")
+    host.pump()
+    assert host.inside == {"1", "2", "3"}, "the seat is for whom it was kept"
