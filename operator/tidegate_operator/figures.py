@@ -3,16 +3,18 @@
 A sidecar's totals only rise while it runs, so what happened in a window is the difference of two
 readings, and nothing is lost to a reading that was missed. The difference is taken for each sidecar
 by itself and then summed: pods come and go without a jump. A sidecar that started within the window
-counts from zero; of one that was first read within it only a part of the window is known, so that
-the pool's figures are not whole (:attr:`PoolFigures.whole`) and no status is written from them: an
-operator that has just started leaves what its predecessor wrote. Quantiles come from the summed
-histograms (:mod:`tidegate_operator.latency_buckets`).
+counts from zero, as does a tier, tenant or objective that went and came back: its totals began
+anew, and are below those that were read. Of a sidecar that was first read within the window only a
+part of it is known, so that the pool's figures are not whole (:attr:`PoolFigures.whole`) and no
+status is written from them: an operator that has just started leaves what its predecessor wrote.
+Quantiles come from the summed histograms (:mod:`tidegate_operator.latency_buckets`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tidegate.scheduling.contracts import (
     LimitUse,
@@ -35,6 +37,9 @@ NOT_REFUSED = frozenset(
     }
 )
 """Outcomes that are no refusal of ours."""
+
+
+Row = TypeVar("Row", TierStatus, TenantStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,9 @@ class Figures:
         before = {slo.metric: slo for slo in old.slo} if old else {}
         for slo in new.slo:
             metric = str(slo.metric)
-            last = before.get(slo.metric) or SloStatus(slo.metric, refused_total=0)
+            last = before.get(slo.metric)
+            if last is None or slo.requests_total < last.requests_total:
+                last = SloStatus(slo.metric, refused_total=0)
             refused = (
                 None
                 if slo.refused_total is None or last.refused_total is None
@@ -254,11 +261,12 @@ def pool_figures(sidecars: Iterable[Sequence[Reading]], window_seconds: float) -
         old_tiers = {tier.name: tier for tier in old.tiers} if old else {}
         old_tenants = {tenant.name: tenant for tenant in old.tenants} if old else {}
         for tier in new.tiers:
-            pool.tiers.setdefault(tier.name, Figures()).add_tier(tier, old_tiers.get(tier.name))
+            before = _same(old_tiers.get(tier.name), tier)
+            pool.tiers.setdefault(tier.name, Figures()).add_tier(tier, before)
         shared = new.shared_state is not None and new.shared_state.available
         for tenant in new.tenants:
             pool.tenants.setdefault(tenant.name, Figures()).add_tenant(
-                tenant, old_tenants.get(tenant.name), shared=shared
+                tenant, _same(old_tenants.get(tenant.name), tenant), shared=shared
             )
         for blocks in new.kv_pools:
             sums = pool.kv_pools.setdefault(blocks.name, KvPoolFigures())
@@ -295,6 +303,14 @@ def _base(readings: Sequence[Reading], window_seconds: float) -> Reading | None:
     if newest.wall_seconds - newest.status.started_at <= window_seconds:
         return None
     return run[0]
+
+
+def _same(old: Row | None, new: Row) -> Row | None:
+    """What the totals of a tier or tenant go on from; None where they began anew."""
+    if old is None or new.service_tokens_total < old.service_tokens_total:
+        return None
+    ended = new.requests_total
+    return old if all(ended.get(key, 0) >= n for key, n in old.requests_total.items()) else None
 
 
 def _seconds_between(one: Reading, later: Reading) -> float:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tidegate_operator import api
 from tidegate_operator.figures import Reading, pool_figures, worst_pool
 from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
 from tidegate_operator.latency_buckets import Buckets
+from tidegate_operator.slo.promises import Kept
 
 from tidegate.scheduling.contracts import (
     Histogram,
     Refusal,
     SidecarStatus,
+    SloMetric,
+    SloStatus,
     TenantStatus,
     TierStatus,
 )
@@ -67,6 +71,27 @@ def test_a_sidecar_that_started_within_the_window_counts_from_zero() -> None:
     assert pool_figures([fresh], 60).tiers["t0"].service_tokens == 70
     restarted = [reading(0, tier("t0", 900)), reading(30, tier("t0", 40), started=10_020)]
     assert pool_figures([restarted], 60).tiers["t0"].service_tokens == 40
+
+
+def test_what_went_and_came_back_within_the_window_counts_from_zero() -> None:
+    """A Tenant that was deleted and made again; an objective that was; else a status is refused."""
+    metric = SloMetric.TIME_TO_FIRST_TOKEN
+    was = TenantStatus("acme/a", "t0", requests_total={"throttled": 9}, service_tokens_total=900)
+    now = TenantStatus("acme/a", "t0", requests_total={"throttled": 2}, service_tokens_total=950)
+    readings = [
+        reading(
+            0, tier("t0", 900, slo=(SloStatus(metric, 90, 80, 9),)), tier("t1", 50), tenants=(was,)
+        ),
+        reading(
+            60, tier("t0", 1000, slo=(SloStatus(metric, 5, 2, 1),)), tier("t1", 7), tenants=(now,)
+        ),
+    ]
+    found = pool_figures([readings], 60)
+    assert [found.tiers[name].service_tokens for name in ("t0", "t1")] == [100, 7]
+    assert found.tenants["acme/a"].service_tokens == 950
+    assert found.tenants["acme/a"].refused_lately == {"throttled": 2}
+    assert found.tiers["t0"].promised == {str(metric): Kept(5, 2, 1)}
+    api.ServingPoolStatus.model_validate(pool_status(found, ["t0", "t1"]))
 
 
 def test_shares_and_quantiles_are_over_all_sidecars() -> None:

@@ -124,10 +124,8 @@ def test_who_is_refused_lately_is_named_with_the_limit() -> None:
     quiet = tenant("a/quiet", requests_total={"queue_full": 9})
     before = tenant(requests_total={"rate_limited": 5, "completed": 1})
     last = Refusal("rate_limited", 5.0, "rpm")
-    after = tenant(
-        requests_total={"rate_limited": 45, "throttled": 2, "client_closed": 7, "handed_back": 3},
-        last_refusal=last,
-    )
+    now = {"rate_limited": 45, "throttled": 2, "client_closed": 7, "handed_back": 3}
+    after = tenant(requests_total={"completed": 1, **now}, last_refusal=last)
     found = figures(
         (
             sidecar(TierStatus("t0"), tenants=(before, quiet)),
@@ -209,7 +207,6 @@ def test_the_largest_pool_fits_and_the_api_takes_it() -> None:
     """64 busy tiers, 10,000 tenants that are all refused."""
     slow = Histogram(counts=tuple(range(100, 129)))
     refusals = {outcome.value: 10**6 for outcome in Outcome}
-    slo = tuple(SloStatus(metric, 10**6, 10**6 - 7) for metric in SloMetric)
     name = "n" * 63 + "/" + "t" * 36
     tiers = [f"{'tier' * 9}-{i:03}" for i in range(64)]
     old, new = (
@@ -217,12 +214,16 @@ def test_the_largest_pool_fits_and_the_api_takes_it() -> None:
             *(
                 TierStatus(
                     tier, 10**6, 10**6, number * (i + 1), refusals, slow, slow, slow, slow,
-                    slo=slo, preemptions_total=9, kv_held_blocks=10**6,
+                    slo=tuple(SloStatus(m, 10**6 + number, 10**6 - 7, number) for m in SloMetric),
+                    oldest_wait_seconds=10**6, preemptions_total=9, kv_held_blocks=10**6,
                 )
                 for i, tier in enumerate(tiers)
             ),
             tenants=tuple(
-                tenant(f"{name}{i:04}", queued=1, requests_total={"throttled": number + i})
+                tenant(
+                    f"{name}{i:04}", queued=1, requests_total={"throttled": number + i},
+                    oldest_wait_seconds=10**6, ttft_seconds=slow if number else None,
+                )
                 for i in range(2_000)
             ),
             kv_pools=(KvPoolStatus("", 10**6, 10**6, 0),),
@@ -237,7 +238,10 @@ def test_the_largest_pool_fits_and_the_api_takes_it() -> None:
     assert len(json.dumps(status)) < 16_000
     assert len(status["tiers"]) == 64
     assert set(status["tiers"][0]) == {"name", "queued", "running"}
-    assert status["tiers"][-1]["objectives"][0]["attainedPercent"] == "99.999"
+    objective = status["tiers"][-1]["objectives"][0]
+    assert (objective["refused"], objective["late"]) == (10**6, 0)
+    assert objective["attainedPercent"] == "49.999"
+    assert {"oldestWaitMs", "ttft"} <= status["tenants"][0].keys()
     api.ServingPoolStatus.model_validate(status)
     of_tier = without_nulls(tier_figures(tiers[-1], {"a/b": found}))
     assert len(json.dumps(of_tier)) < 4_000
