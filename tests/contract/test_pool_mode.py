@@ -19,7 +19,8 @@ from tidegate.scheduling.contracts import STATUS_VERSION, SchedulingMode, Sideca
 
 pytestmark = pytest.mark.contract
 
-ADDRESS = "127.93.0.1"
+ADDRESS = "127.61.0.1"
+"""In no range of a local cluster, which may run beside the test."""
 TOKEN = "admin-token"
 FIRST_COME = SchedulingMode.FIRST_COME_FIRST_SERVED
 

@@ -161,7 +161,8 @@ class Pods:
         for uid, pod in pods.items():
             if uid not in self.sidecars:
                 number = next(_addresses)
-                sidecar = FakeSidecar(f"127.78.{number // 250}.{number % 250 + 1}")
+                # No range of a local cluster, which may run beside the test.
+                sidecar = FakeSidecar(f"127.60.{number // 250}.{number % 250 + 1}")
                 sidecar.reads_policy = self.reads_policy
                 await sidecar.start()
                 self.sidecars[uid] = sidecar
