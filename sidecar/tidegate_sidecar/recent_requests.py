@@ -7,7 +7,7 @@ does not push out the one refusal that a quiet tenant asks about.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from tidegate.scheduling.contracts import UsageRecord
@@ -120,18 +120,16 @@ class RecentRequests:
 
     def present_at(self, moment: float) -> tuple[list[Ended], bool]:
         """Those that had come by then and had not ended; and whether all of these are known."""
-        found = {
-            entry.record.id: entry
-            for entry in self._remembered()
-            if entry.arrival <= moment < entry.end
-        }
+        found = {}
+        for ring in (self._ended, *self._of_tenant.values()):
+            for entry in reversed(ring):
+                if entry.arrival > moment:
+                    continue
+                if entry.end <= moment:
+                    break  # and so had all before it
+                found[entry.record.id] = entry
         complete = len(self._ended) < MAX_ENDED or self._ended[0].end <= moment
         return list(found.values()), complete
-
-    def _remembered(self) -> Iterator[Ended]:
-        """Each at least once."""
-        for ring in (self._ended, *self._of_tenant.values()):
-            yield from ring
 
     def served_between(self, since: float, until: float, but: str) -> tuple[Counter[str], bool]:
         """Dispatches by tenant, of all requests but one and its parts; and whether all of that time

@@ -59,15 +59,15 @@ def test_who_was_served_in_an_interval() -> None:
 def test_who_was_there_when_a_request_came() -> None:
     recent = RecentRequests()
     recent.ended(ended("gone", "a", came=0.0, waits=0.0, takes=5.0), known_tenant=True)
+    recent.ended(ended("later", "b", came=6.0, waits=0.0, takes=1.0), known_tenant=True)
     recent.ended(ended("ran", "a", came=1.0, waits=2.0, takes=9.0), known_tenant=True)
     recent.ended(ended("waited", "b", came=4.0, waits=7.0, takes=8.0), known_tenant=True)
-    recent.ended(ended("later", "b", came=6.0, waits=0.0, takes=1.0), known_tenant=True)
     there, complete = recent.present_at(5.0)
-    assert ([entry.record.id for entry in there], complete) == (["ran", "waited"], True)
+    assert ({entry.record.id for entry in there}, complete) == ({"ran", "waited"}, True)
     for number in range(MAX_ENDED):
         recent.ended(ended(f"n{number}", "c", came=20.0, takes=1.0), known_tenant=True)
     there, complete = recent.present_at(5.0)
-    assert ([entry.record.id for entry in there], complete) == (["ran", "waited"], False)
+    assert ({entry.record.id for entry in there}, complete) == ({"ran", "waited"}, False)
     assert recent.present_at(21.0) == ([], True)
 
 
