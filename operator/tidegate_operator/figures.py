@@ -261,12 +261,12 @@ def pool_figures(sidecars: Iterable[Sequence[Reading]], window_seconds: float) -
         old_tiers = {tier.name: tier for tier in old.tiers} if old else {}
         old_tenants = {tenant.name: tenant for tenant in old.tenants} if old else {}
         for tier in new.tiers:
-            before = _same(old_tiers.get(tier.name), tier)
+            before = counted_from(old_tiers.get(tier.name), tier)
             pool.tiers.setdefault(tier.name, Figures()).add_tier(tier, before)
         shared = new.shared_state is not None and new.shared_state.available
         for tenant in new.tenants:
             pool.tenants.setdefault(tenant.name, Figures()).add_tenant(
-                tenant, _same(old_tenants.get(tenant.name), tenant), shared=shared
+                tenant, counted_from(old_tenants.get(tenant.name), tenant), shared=shared
             )
         for blocks in new.kv_pools:
             sums = pool.kv_pools.setdefault(blocks.name, KvPoolFigures())
@@ -274,6 +274,14 @@ def pool_figures(sidecars: Iterable[Sequence[Reading]], window_seconds: float) -
             sums.held += blocks.held_blocks
             sums.borrowed += blocks.borrowed_blocks
     return pool
+
+
+def counted_from(old: Row | None, new: Row) -> Row | None:
+    """What the totals of a tier or tenant of one sidecar go on from; None: they began anew."""
+    if old is None or new.service_tokens_total < old.service_tokens_total:
+        return None
+    ended = new.requests_total
+    return old if all(ended.get(key, 0) >= n for key, n in old.requests_total.items()) else None
 
 
 def merged(parts: Iterable[Figures]) -> Figures:
@@ -303,14 +311,6 @@ def _base(readings: Sequence[Reading], window_seconds: float) -> Reading | None:
     if newest.wall_seconds - newest.status.started_at <= window_seconds:
         return None
     return run[0]
-
-
-def _same(old: Row | None, new: Row) -> Row | None:
-    """What the totals of a tier or tenant go on from; None where they began anew."""
-    if old is None or new.service_tokens_total < old.service_tokens_total:
-        return None
-    ended = new.requests_total
-    return old if all(ended.get(key, 0) >= n for key, n in old.requests_total.items()) else None
 
 
 def _seconds_between(one: Reading, later: Reading) -> float:

@@ -15,7 +15,7 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate_operator.autoscale.capacity import Rate
 from tidegate_operator.autoscale.decision import RATE_SECONDS
 from tidegate_operator.autoscale.signals import WAIT_PART, TierWait
-from tidegate_operator.figures import Reading
+from tidegate_operator.figures import Reading, counted_from
 from tidegate_operator.latency_buckets import Buckets
 
 WAITED_TOO_LONG = (Outcome.THROTTLED, Outcome.QUEUE_WAIT_EXCEEDED)
@@ -156,7 +156,7 @@ def _add(sums: Mapping[str, _Sum], new: Reading, old: Reading) -> None:
     for tier in new.status.tiers:
         if tier.name in sums:
             seconds = new.at_seconds - old.at_seconds
-            sums[tier.name].add(tier, before.get(tier.name), seconds)
+            sums[tier.name].add(tier, counted_from(before.get(tier.name), tier), seconds)
 
 
 def _pair(readings: Sequence[Reading], now_seconds: float) -> tuple[Reading, Reading] | None:

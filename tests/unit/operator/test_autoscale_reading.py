@@ -109,6 +109,14 @@ def test_those_that_were_refused_for_their_wait_count_and_others_do_not() -> Non
     assert found.short
 
 
+def test_a_tier_that_went_and_came_back_is_counted_from_zero() -> None:
+    before = replace(tier("paid", 9000, waits(*[0.01] * 90)), requests_total={"throttled": 50})
+    after = tier("paid", 3000, waits(*[0.01] * 10), queued=2)
+    found = load({"a": [reading(70, before), reading(100, after)]}, PAID)
+    assert found.rate.served == 100.0
+    assert not found.short
+
+
 def test_what_one_pod_can_serve_is_seen_of_those_that_are_short() -> None:
     """The second was added a moment ago, and clients that keep their connections do not know it:
     what it serves is no measure of what it could."""
