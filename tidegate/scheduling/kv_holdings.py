@@ -8,7 +8,7 @@ prefix cache count once for those of it in flight.
 Nothing is counted where nothing asks for it (no KV pool, no evictable tier), where the engine does
 not tell its blocks, or in the modes that keep arrival order.
 
-Bound: a count is T(requests in flight). It is off by what a tenant's prompts really share, and by
+Bound: a count is O(requests in flight). It is off by what a tenant's prompts really share, and by
 the tokens of a step that has not been seen.
 
 Invariants: whoever entered is counted until it left, under the terms in force; nothing is negative.
@@ -64,7 +64,7 @@ class KvHoldings(Generic[T]):
         """All in flight; None: of no tenant of the policy, or not counted."""
 
     def apply_policy(self, policy: Policy) -> None:
-        """New terms; T(tenants)."""
+        """New terms; O(tenants)."""
         self._policy = policy
         self._weights = {row.name: (row.tier, row.weight) for row in policy.tenants}
         self._compile()

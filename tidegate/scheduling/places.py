@@ -10,7 +10,7 @@ own: an engine without a plug-in that runs out of blocks preempts by itself.
 
 Not in force, and free of cost, where nothing is counted or beside a plug-in.
 
-Bound: an attempt is T(requests in flight); the bounds on who may enter are ``step_admission``'s.
+Bound: an attempt is O(requests in flight); the bounds on who may enter are ``step_admission``'s.
 
 Invariant: a victim is in flight, evictable, and of a lower tier than the one that it makes way for.
 """

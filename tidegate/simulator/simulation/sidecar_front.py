@@ -31,7 +31,7 @@ from tidegate.simulator.simulation.step_rows import StepRows
 
 
 class _Ticket:
-    """A request in the sidecar's hands; ``tidegate.scheduling.kv_holdings.Occupant``."""
+    """A request in the sidecar's hands; ``tidegate.scheduling.occupant.Occupant``."""
 
     __slots__ = ("caused_by", "preemptions", "request", "sent")
 
