@@ -1,6 +1,7 @@
 """Fixtures that several test kinds share: a real API server, and a whole control plane."""
 
 import functools
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries
 from tidegate.local_cluster.control_plane import API_SERVER_ONLY, ControlPlane
 from tidegate.local_cluster.paths import cache_directory
+
+for _name in ("COLUMNS", "LINES"):
+    # Readline leaves its guess to the processes of a parallel run; output is as wide as without.
+    os.environ.pop(_name, None)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
