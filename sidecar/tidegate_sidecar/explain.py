@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 from tidegate.scheduling.contracts import (
@@ -32,23 +33,13 @@ def explain_request(runtime: Runtime, request_id: str) -> RequestExplanation | N
     entry = runtime.reports.recent.find(request_id)
     if entry is None:
         return None
-    record, until = entry.record, entry.waited_until
-    served, complete = _served_instead(runtime, entry.arrival, until, request_id)
-    arrival = _at_arrival(runtime, entry.arrival, request_id)
-    return RequestExplanation(
-        version=EXPLANATION_VERSION,
-        id=request_id,
-        state=RequestState.ENDED,
-        tenant=record.tenant,
+    record = entry.record
+    ended, until = RequestState.ENDED, entry.waited_until
+    told = _told(runtime, request_id, ended, record.tenant, entry.arrival, until)
+    return replace(
+        told,
         tier=record.tier,
-        waited_seconds=until - entry.arrival,
-        in_engine=arrival.in_engine,
-        waiting_then=arrival.waiting,
-        arrival_complete=arrival.complete,
-        engine_seats=_engine_seats(runtime),
         lateness=None if entry.refusal is None else entry.refusal.lateness,
-        served_instead=served,
-        served_instead_complete=complete,
         record=record,
     )
 
@@ -59,7 +50,7 @@ def explain_tenant(runtime: Runtime, name: str) -> TenantExplanation | None:
     tenant = in_force.tenant(name) if in_force is not None else None
     if tenant is None or scheduler is None:
         return None
-    now = runtime.dispatcher.loop.time()
+    now, utc = runtime.dispatcher.loop.time(), time.time()
     standings = scheduler.standings
     following = standings.next_of(name)
     queued, running = standings.counts_of(name)
@@ -77,13 +68,13 @@ def explain_tenant(runtime: Runtime, name: str) -> TenantExplanation | None:
         closed=standings.closed(name),
         next_request=None if following is None else following.id,
         standing=None if following is None else standings.of_request(following.id, now),
-        limits=standings.limits_of(name, Clocks(now, time.time())),
-        told_at=time.time(),
+        limits=standings.limits_of(name, Clocks(now, utc)),
+        told_at=utc,
         started_at=runtime.started_at,
         requests_total={}
         if tally is None
         else {outcome.value: count for outcome, count in tally.outcomes.items()},
-        lately_seconds=min(lately.seconds, max(time.time() - runtime.started_at, 0.0)),
+        lately_seconds=min(lately.seconds, max(utc - runtime.started_at, 0.0)),
         lately=lately.outcomes,
         slowest=lately.slowest,
         last=tuple(runtime.reports.recent.last_of(name)),
@@ -98,25 +89,42 @@ def _open(runtime: Runtime, passage: Passage) -> RequestExplanation:
     if waiting and scheduler is not None:
         standing = scheduler.standings.of_request(waiting[0], now)
     until = passage.waited_until(now)
-    served, complete = _served_instead(runtime, passage.arrival, until, passage.id)
-    arrival = _at_arrival(runtime, passage.arrival, passage.id)
-    tenant = runtime.in_force.tenant(passage.tenant) if runtime.in_force is not None else None
-    return RequestExplanation(
-        version=EXPLANATION_VERSION,
-        id=passage.id,
-        state=RequestState.RUNNING if running else RequestState.WAITING,
-        tenant=passage.tenant,
-        tier="" if tenant is None else tenant.tier,
-        waited_seconds=until - passage.arrival,
-        in_engine=arrival.in_engine,
-        waiting_then=arrival.waiting,
-        arrival_complete=arrival.complete,
-        engine_seats=_engine_seats(runtime),
-        served_instead=served,
-        served_instead_complete=complete,
+    state = RequestState.RUNNING if running else RequestState.WAITING
+    told = _told(runtime, passage.id, state, passage.tenant, passage.arrival, until)
+    return replace(
+        told,
         standing=standing,
         running_seconds=now - until if running else None,
         output_tokens=sum(ticket.output_tokens for ticket in passage.tickets),
+    )
+
+
+def _told(
+    runtime: Runtime,
+    request_id: str,
+    state: RequestState,
+    tenant: str,
+    arrival: float,
+    until: float,
+) -> RequestExplanation:
+    """What there is to tell of every request: it waited from its arrival until then."""
+    there = _at_arrival(runtime, arrival, request_id)
+    served, complete = runtime.reports.recent.served_between(arrival, until, request_id)
+    return RequestExplanation(
+        version=EXPLANATION_VERSION,
+        id=request_id,
+        state=state,
+        tenant=tenant,
+        tier=_tier_of(runtime, tenant),
+        waited_seconds=until - arrival,
+        in_engine=there.in_engine,
+        waiting_then=there.waiting,
+        arrival_complete=there.complete,
+        engine_seats=None
+        if runtime.in_force is None
+        else runtime.in_force.policy.engine.max_num_seqs,
+        served_instead=_rows(runtime, served),
+        served_instead_complete=complete,
     )
 
 
@@ -149,22 +157,14 @@ def _at_arrival(runtime: Runtime, moment: float, but: str) -> _Arrival:
     return _Arrival(_rows(runtime, in_engine), _rows(runtime, waiting), complete)
 
 
-def _engine_seats(runtime: Runtime) -> int | None:
-    return None if runtime.in_force is None else runtime.in_force.policy.engine.max_num_seqs
-
-
-def _served_instead(
-    runtime: Runtime, since: float, until: float, but: str
-) -> tuple[tuple[TenantRequests, ...], bool]:
-    counts, complete = runtime.reports.recent.served_between(since, until, but)
-    return _rows(runtime, counts), complete
-
-
 def _rows(runtime: Runtime, counts: Counter[str]) -> tuple[TenantRequests, ...]:
     """With their tiers, most first."""
-    in_force = runtime.in_force
-    rows = []
-    for name, count in counts.most_common():
-        tenant = in_force.tenant(name) if in_force is not None else None
-        rows.append(TenantRequests(name, "" if tenant is None else tenant.tier, count))
-    return tuple(rows)
+    return tuple(
+        TenantRequests(name, _tier_of(runtime, name), count) for name, count in counts.most_common()
+    )
+
+
+def _tier_of(runtime: Runtime, tenant: str) -> str:
+    """Empty: it is none of the policy in force."""
+    row = None if runtime.in_force is None else runtime.in_force.tenant(tenant)
+    return "" if row is None else row.tier

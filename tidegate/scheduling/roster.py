@@ -49,21 +49,7 @@ class Roster:
 
     def tenant_snapshots(self, now: float) -> list[TenantSnapshot]:
         """Every tenant; O(n)."""
-        return [
-            TenantSnapshot(
-                name=tenant.name,
-                tier=tenant.tier.name,
-                queued=tenant.queue.size,
-                queued_bytes=tenant.queue.bytes,
-                running=tenant.in_flight,
-                service_tokens_total=tenant.service.published,
-                longest_wait_seconds=max(
-                    (now - job.request.arrival for job in tenant.queue), default=0.0
-                ),
-                engine_ms_total=tenant.engine_ms,
-            )
-            for tenant in self.tenants.values()
-        ]
+        return [_snapshot(tenant, now) for tenant in self.tenants.values()]
 
     def backlogged(self) -> list[Backlog]:
         """Every tenant of which something waits; O(n)."""
@@ -115,3 +101,17 @@ class Roster:
         debt = old.robin.debt(tenant.account) if old.unit is tier.unit else 0.0
         tenant.tier = tier
         tier.robin.set_debt(tenant.account, debt)
+
+
+def _snapshot(tenant: TenantState, now: float) -> TenantSnapshot:
+    oldest = tenant.queue.oldest()
+    return TenantSnapshot(
+        name=tenant.name,
+        tier=tenant.tier.name,
+        queued=tenant.queue.size,
+        queued_bytes=tenant.queue.bytes,
+        running=tenant.in_flight,
+        service_tokens_total=tenant.service.published,
+        longest_wait_seconds=0.0 if oldest is None else now - oldest.arrival,
+        engine_ms_total=tenant.engine_ms,
+    )

@@ -113,8 +113,7 @@ class Standings:
     def oldest_of(self, name: str) -> Request | None:
         """The request of this tenant that has waited longest; None: it has none that waits."""
         tenant = self._roster.tenants.get(name)
-        waiting = () if tenant is None else [job.request for job in tenant.queue]
-        return min(waiting, key=lambda request: request.arrival, default=None)
+        return None if tenant is None else tenant.queue.oldest()
 
     def counts_of(self, name: str) -> tuple[int, int]:
         """How many requests of this tenant wait, and how many are in the engine."""

@@ -64,6 +64,11 @@ class TenantQueue(JobHeap):
         job: Job = entry[-1]
         return job
 
+    def oldest(self) -> Request | None:
+        """The request that has waited longest; None: nothing waits. O(n)."""
+        waiting = [job.request for job in self]
+        return min(waiting, key=lambda request: request.arrival, default=None)
+
     def take(self) -> Job:
         """Take the next to dispatch out; the queue must not be empty."""
         job = self.pop()
