@@ -12,7 +12,6 @@ the last minute; what was refused is counted since the sidecars started.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +35,6 @@ _TENANTS_YIELD = (
     "refused in 1 min", "refused in 1 min", "ready", "share", "last refusal", "oldest wait",
     "refused in 1 min",
 )  # fmt: skip
-_POINTS_AT_TOP = re.compile(r"`tidegate top`[^`]*(`[^`]*`) why")
 
 
 def pool_table(pools: Sequence[Json], width: int) -> Table:
@@ -244,7 +242,6 @@ def _remarks(pool: Json) -> list[str]:
     said: list[tuple[str, str]] = []
     for condition in (pool.get("status") or {}).get("conditions") or ():
         kind, status, message = condition["type"], condition["status"], condition["message"]
-        message = _POINTS_AT_TOP.sub(r"\1 says why", message)
         wanted = {"Progressing": "False"}.get(kind, "True")
         if kind in ("Accepted", "ResolvedRefs", "Available", "Ready", "PolicyApplied", "SLOMet"):
             if status != wanted:

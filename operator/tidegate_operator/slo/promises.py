@@ -167,10 +167,8 @@ def slo_finding(promises: Sequence[Promise], runbooks: str, *, of_tier: bool) ->
         return []
     missed = [promise for promise in promises if promise.met is False]
     if missed:
-        look = (
-            "`tidegate top` shows who waits and is refused, `tidegate explain NAMESPACE/TENANT` "
-            f"why; {runbooks.rstrip('/')}/error-budget-burn.md"
-        )
+        runbook = f"{runbooks.rstrip('/')}/error-budget-burn.md"
+        look = f"`tidegate explain NAMESPACE/TENANT` says why; {runbook}"
         text = joined([*(promise.told(of_pool=of_tier) for promise in missed), look])
         return [Finding(kind, ConditionStatus.FALSE, Reason.OBJECTIVE_MISSED, text)]
     silent = sorted({f"{p.pool}: {p.silent}" for p in promises if p.silent is not None})

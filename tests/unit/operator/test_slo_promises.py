@@ -84,8 +84,8 @@ def test_a_missed_objective_is_named_with_what_was_promised_and_where_to_look() 
     assert (status, reason) == (ConditionStatus.FALSE, Reason.OBJECTIVE_MISSED)
     assert message == (
         "TimeToFirstToken of tier t0: 98.7 percent within 2 s since the sidecars started, 99.5 are "
-        "promised; `tidegate top` shows who waits and is refused, `tidegate explain "
-        "NAMESPACE/TENANT` why; https://example.com/runbooks/error-budget-burn.md"
+        "promised; `tidegate explain NAMESPACE/TENANT` says why; "
+        "https://example.com/runbooks/error-budget-burn.md"
     )
     in_window = told({}, left({T0_FIRST: -2.0, T0_END: 1.0}))
     told_of_tier = condition(in_window, of_tier=True)[2]
