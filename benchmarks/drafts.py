@@ -23,7 +23,7 @@ from tidegate.simulator.engine_model import DRAFTS, Speculation
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine
 from tidegate.simulator.simulation.plugin import PluginOptions
 from tidegate.simulator.simulation.system import Scheduling, System
-from tidegate.simulator.workloads.client import (
+from tidegate.workload.clients.client import (
     ClosedClient,
     OpenClient,
     Workload,
@@ -31,7 +31,7 @@ from tidegate.simulator.workloads.client import (
     log_normal,
     poisson,
 )
-from tidegate.simulator.workloads.mixed_node import tenants_of
+from tidegate.workload.clients.mixed_node import tenants_of
 
 SECONDS, WARMUP_SECONDS, SEED = 150.0, 40.0, 1
 STEP_TOKENS = (1_024, 2_048)

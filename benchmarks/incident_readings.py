@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate.simulator.simulation.result import RequestRecord, SimulationResult, percentile
-from tidegate.simulator.workloads import incidents
+from tidegate.workload.clients import incidents
 
 MINUTE = 60.0
 

@@ -30,8 +30,8 @@ from tidegate.simulator.simulation import node_policy as node
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine
 from tidegate.simulator.simulation.plugin import PluginOptions
 from tidegate.simulator.simulation.system import Scheduling, System
-from tidegate.simulator.workloads import incidents
-from tidegate.simulator.workloads.client import Workload
+from tidegate.workload.clients import incidents
+from tidegate.workload.clients.client import Workload
 
 DURATION_SECONDS = 3_600.0
 SENSITIVITY_SECONDS = 700.0

@@ -48,8 +48,8 @@ from simulated import (
 
 from tidegate.simulator.simulation import node_policy as node
 from tidegate.simulator.simulation.system import Scheduling, System
-from tidegate.simulator.workloads.client import Workload
-from tidegate.simulator.workloads.mixed_node import FULL, HALF, TIERS, MixedLoad, mixed_node
+from tidegate.workload.clients.client import Workload
+from tidegate.workload.clients.mixed_node import FULL, HALF, TIERS, MixedLoad, mixed_node
 
 MEASURED_SECONDS = 4_000.0
 """So that at least 1,300 requests of T0 arrive."""

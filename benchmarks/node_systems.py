@@ -12,7 +12,7 @@ from tidegate.simulator.engine_model.calibrations import KV_CAPACITY
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine, split
 from tidegate.simulator.simulation.plugin import PluginOptions
 from tidegate.simulator.simulation.system import Scheduling, System
-from tidegate.simulator.workloads.client import Workload
+from tidegate.workload.clients.client import Workload
 
 DRAFT_TOKENS = 3
 OURS = "Tidegate"

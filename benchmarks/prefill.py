@@ -30,8 +30,8 @@ from tidegate.simulator.simulation import node_policy as node
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine
 from tidegate.simulator.simulation.plugin import PluginOptions
 from tidegate.simulator.simulation.system import Scheduling, System
-from tidegate.simulator.workloads.client import ClosedClient, Workload, log_normal
-from tidegate.simulator.workloads.mixed_node import FULL, T2_PROMPT, mixed_node, tenants_of
+from tidegate.workload.clients.client import ClosedClient, Workload, log_normal
+from tidegate.workload.clients.mixed_node import FULL, T2_PROMPT, mixed_node, tenants_of
 
 SEED = 1
 MEASURED_SECONDS = 1_400.0

@@ -41,11 +41,11 @@ from tidegate.simulator.simulation.fair_front import true_cost_seconds
 from tidegate.simulator.simulation.node_policy import TP8, node_policy, one_engine
 from tidegate.simulator.simulation.result import SimulationResult, percentile
 from tidegate.simulator.simulation.system import Scheduling, System
-from tidegate.simulator.workloads.client import Workload
-from tidegate.simulator.workloads.mixed_node import mixed_node_open
-from tidegate.simulator.workloads.scenario import from_scenario
 from tidegate.workload import TraceError
 from tidegate.workload import Workload as ScenarioWorkload
+from tidegate.workload.clients.client import Workload
+from tidegate.workload.clients.mixed_node import mixed_node_open
+from tidegate.workload.clients.scenario import from_scenario
 
 SEED = 1
 REQUESTS_PER_SECOND = 3.6

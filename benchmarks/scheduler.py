@@ -41,7 +41,7 @@ from tidegate.scheduling.step_plan import StepPlanner
 from tidegate.scheduling.step_time_fit import decode_work
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine
 from tidegate.simulator.simulation.system import Scheduling, simulate
-from tidegate.simulator.workloads.mixed_node import MixedLoad, mixed_node
+from tidegate.workload.clients.mixed_node import MixedLoad, mixed_node
 
 IN_FLIGHT = 256
 ROUNDS = 4

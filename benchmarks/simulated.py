@@ -23,7 +23,7 @@ from rich.progress import track
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.simulator.simulation.result import RequestRecord, SimulationResult, percentile
 from tidegate.simulator.simulation.system import EngineGroup, System, simulate
-from tidegate.simulator.workloads.client import Workload
+from tidegate.workload.clients.client import Workload
 
 SLO_SECONDS = 0.8
 """Source 000: T0's promise."""

@@ -18,12 +18,12 @@ from tidegate import workload as scenarios
 from tidegate.cli.errors import CommandError
 from tidegate.cli.policy_files import PolicyInput
 from tidegate.scheduling.contracts import Endpoint, Policy, TenantLoad, TenantPolicy
-from tidegate.simulator.workloads import incidents, mixed_node
-from tidegate.simulator.workloads.backlog import ten_thousand_against_five
-from tidegate.simulator.workloads.client import Workload
-from tidegate.simulator.workloads.scenario import from_scenario
-from tidegate.simulator.workloads.servegen import servegen
 from tidegate.workload import ScenarioError, TraceError, read_scenario
+from tidegate.workload.clients import incidents, mixed_node
+from tidegate.workload.clients.backlog import ten_thousand_against_five
+from tidegate.workload.clients.client import Workload
+from tidegate.workload.clients.scenario import from_scenario
+from tidegate.workload.clients.servegen import servegen
 from tidegate.workload.workload import TRACES_ENVIRONMENT
 
 OPEN_REQUESTS_PER_SECOND = 2.5

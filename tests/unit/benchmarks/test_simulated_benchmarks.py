@@ -15,9 +15,9 @@ from tidegate.scheduling.outcomes import Outcome
 from tidegate.simulator.simulation.node_policy import node_policy, one_engine
 from tidegate.simulator.simulation.result import RequestRecord
 from tidegate.simulator.simulation.system import Scheduling, System, simulate
-from tidegate.simulator.workloads import incidents as workloads
-from tidegate.simulator.workloads.client import Workload
-from tidegate.simulator.workloads.mixed_node import MixedLoad, mixed_node
+from tidegate.workload.clients import incidents as workloads
+from tidegate.workload.clients.client import Workload
+from tidegate.workload.clients.mixed_node import MixedLoad, mixed_node
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 

@@ -14,7 +14,7 @@ from tidegate.simulator.simulation.node_policy import node_policy, one_engine
 from tidegate.simulator.simulation.plugin import PluginHook, PluginOptions
 from tidegate.simulator.simulation.request import SimRequest
 from tidegate.simulator.simulation.system import Scheduling, simulate
-from tidegate.simulator.workloads.mixed_node import MixedLoad, mixed_node
+from tidegate.workload.clients.mixed_node import MixedLoad, mixed_node
 from tidegate.workload.requests import PlannedRequest, SharedPrefix
 
 WORK = mixed_node(MixedLoad(0.38, 0.88, 4, 20), 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.simulator.simulation.request import SimRequest
-from tidegate.simulator.workloads.client import OpenClient, at_times, constant
+from tidegate.workload.clients.client import OpenClient, at_times, constant
 from tidegate.workload.requests import PlannedRequest
 
 

@@ -36,7 +36,7 @@ from tidegate.simulator.simulation.plugin import PluginOptions
 from tidegate.simulator.simulation.result import SimulationResult
 from tidegate.simulator.simulation.run import Simulation
 from tidegate.simulator.simulation.system import EngineGroup, Scheduling, System, simulate
-from tidegate.simulator.workloads.client import (
+from tidegate.workload.clients.client import (
     ClosedClient,
     OpenClient,
     Workload,
@@ -45,7 +45,7 @@ from tidegate.simulator.workloads.client import (
     log_normal,
     poisson,
 )
-from tidegate.simulator.workloads.mixed_node import TIERS, MixedLoad, mixed_node
+from tidegate.workload.clients.mixed_node import TIERS, MixedLoad, mixed_node
 
 SMALL = MixedLoad(0.38, 0.88, 4, 20)
 SLOW = Calibration(

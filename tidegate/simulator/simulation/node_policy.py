@@ -25,7 +25,7 @@ from tidegate.scheduling.contracts import (
 from tidegate.simulator.engine_model import CALIBRATIONS, Calibration
 from tidegate.simulator.simulation.plugin import PluginOptions
 from tidegate.simulator.simulation.system import EngineGroup, Scheduling, System
-from tidegate.simulator.workloads.client import Workload
+from tidegate.workload.clients.client import Workload
 
 TP8 = CALIBRATIONS["h100_70b_tp8"]
 TP4 = CALIBRATIONS["h100_70b_tp4"]

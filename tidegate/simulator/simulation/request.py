@@ -8,7 +8,7 @@ from zlib import crc32
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.simulator.engine_model import EngineRequest
 from tidegate.simulator.simulation.result import RequestRecord
-from tidegate.simulator.workloads.client import Client
+from tidegate.workload.clients.client import Client
 from tidegate.workload.requests import PlannedRequest, SharedPrefix
 
 

@@ -26,7 +26,7 @@ from tidegate.simulator.simulation.group import Group
 from tidegate.simulator.simulation.request import SimRequest
 from tidegate.simulator.simulation.result import EngineSummary, TimeSample
 from tidegate.simulator.simulation.sampling import Sampler
-from tidegate.simulator.workloads.client import Client, Workload
+from tidegate.workload.clients.client import Client, Workload
 from tidegate.workload.requests import PlannedRequest
 
 TICK_SECONDS = 0.5

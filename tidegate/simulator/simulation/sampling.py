@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tidegate.simulator.engine_model import EngineRequest
 from tidegate.simulator.simulation.group import Group
 from tidegate.simulator.simulation.result import TimeSample
-from tidegate.simulator.workloads.client import Workload
+from tidegate.workload.clients.client import Workload
 
 MOST_TENANTS = 64
 """Beyond it a sample names no tenants: 10,000 of them a second would be the whole result."""

@@ -28,7 +28,7 @@ from tidegate.simulator.simulation.result import SimulationResult
 from tidegate.simulator.simulation.run import Progress, Simulation, engine_summary, notes
 from tidegate.simulator.simulation.sidecar_front import SidecarFront
 from tidegate.simulator.simulation.source_rules import SourceRulesHook
-from tidegate.simulator.workloads.client import Workload
+from tidegate.workload.clients.client import Workload
 
 DEFAULT_BLOCK_SIZE = 16
 """vLLM's."""

@@ -22,7 +22,7 @@ from math import gamma, sqrt
 from pathlib import Path
 from random import Random
 
-from tidegate.simulator.workloads.client import Draw, OpenClient, Workload
+from tidegate.workload.clients.client import Draw, OpenClient, Workload
 
 RATE_WINDOW_SECONDS = 600
 LENGTH_WINDOW_SECONDS = 21_600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import repeat
 
-from tidegate.simulator.workloads.client import OpenClient, Workload, log_normal
+from tidegate.workload.clients.client import OpenClient, Workload, log_normal
 
 MANY, FEW = "backlog/many", "backlog/few"
 FEW_AT_SECONDS = 5.0

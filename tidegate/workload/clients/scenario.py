@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tidegate import workload as scenarios
 from tidegate.scheduling.contracts import ArrivalProcess, TenantLoad
-from tidegate.simulator.workloads.client import RETRY_SECONDS, Workload
+from tidegate.workload.clients.client import RETRY_SECONDS, Workload
 from tidegate.workload.requests import PlannedRequest
 
 

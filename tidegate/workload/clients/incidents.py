@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from tidegate.simulator.workloads.client import (
+from tidegate.workload.clients.client import (
     Client,
     ClosedClient,
     OpenClient,
@@ -22,7 +22,7 @@ from tidegate.simulator.workloads.client import (
     log_normal,
     poisson,
 )
-from tidegate.simulator.workloads.mixed_node import (
+from tidegate.workload.clients.mixed_node import (
     BATCH_OUTPUT,
     FULL,
     MOST_OUTPUT_TOKENS,

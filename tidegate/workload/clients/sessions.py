@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from random import Random
 
-from tidegate.simulator.workloads.client import RETRY_SECONDS, Draw
+from tidegate.workload.clients.client import RETRY_SECONDS, Draw
 from tidegate.workload.requests import PlannedRequest, SharedPrefix
 
 EXPECTED_SECONDS_PER_OUTPUT_TOKEN = 0.04

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.simulator.workloads.client import (
+from tidegate.workload.clients.client import (
     ClosedClient,
     OpenClient,
     Workload,
@@ -23,7 +23,7 @@ from tidegate.simulator.workloads.client import (
     log_uniform,
     poisson,
 )
-from tidegate.simulator.workloads.sessions import SessionClient
+from tidegate.workload.clients.sessions import SessionClient
 
 TIERS = ("t0", "t1", "t2", "t3")
 MOST_OUTPUT_TOKENS = 2_048

@@ -19,19 +19,19 @@ from tidegate.scheduling.contracts import (
     TenantLoad,
 )
 from tidegate.simulator.simulation.request import block_hashes
-from tidegate.simulator.workloads import incidents
-from tidegate.simulator.workloads.backlog import FEW, MANY, ten_thousand_against_five
-from tidegate.simulator.workloads.client import Client, ClosedClient, bursts, constant, log_uniform
-from tidegate.simulator.workloads.mixed_node import (
+from tidegate.workload import PlannedRequest, SharedPrefix, Workload
+from tidegate.workload.clients import incidents
+from tidegate.workload.clients.backlog import FEW, MANY, ten_thousand_against_five
+from tidegate.workload.clients.client import Client, ClosedClient, bursts, constant, log_uniform
+from tidegate.workload.clients.mixed_node import (
     FULL,
     HALF,
     conversations,
     mixed_node,
     mixed_node_open,
 )
-from tidegate.simulator.workloads.scenario import from_scenario
-from tidegate.simulator.workloads.servegen import servegen, servegen_client, weibull_shape
-from tidegate.workload import PlannedRequest, SharedPrefix, Workload
+from tidegate.workload.clients.scenario import from_scenario
+from tidegate.workload.clients.servegen import servegen, servegen_client, weibull_shape
 
 
 def first(client: Client, count: int) -> list[PlannedRequest]:
