@@ -29,7 +29,7 @@ class Front:
     def __init__(self, policy: dict[str, Any]) -> None:
         read = decode(Policy, policy)
         self._scheduler = Scheduler(read, 0.0)
-        self._gates = Gates(read, 0.0, by_tier=True)
+        self._gates = Gates(read, by_tier=True)
         self._requests: dict[str, Request] = {}
         self._started: set[str] = set()
 
@@ -48,20 +48,20 @@ class Front:
             request = None if closed is None else self._scheduler.next(now, closed)
             if request is None:
                 return
-            self._gates.dispatched(request, now)
+            self._gates.dispatched(request)
             assert request.sequence is not None
             yield request.id, request.sequence, request.expected_output_tokens
 
     def stepped(self, seconds: float, now: float) -> None:
         """The engine ended a step."""
         queued = {tier.name: tier.queued for tier in self._scheduler.tier_snapshots()}
-        self._gates.step(now, queued)
+        self._gates.step(queued)
 
     def progressed(self, name: str, tokens: int, now: float) -> None:
         """Tokens of a request came."""
         if name not in self._started:
             self._started.add(name)
-            self._gates.started(self._requests[name], now)
+            self._gates.started(self._requests[name])
         self._scheduler.progress(name, tokens, now)
 
     def ended(self, name: str, prompt_tokens: int, output_tokens: int, now: float) -> None:

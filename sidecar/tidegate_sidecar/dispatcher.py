@@ -184,7 +184,7 @@ class Dispatcher:
         now = self.loop.time()
         if ticket.first_token_at is None:
             ticket.first_token_at = now
-            self.in_flight.started(ticket, now)
+            self.in_flight.started(ticket)
             if ticket.first_token_seconds is None:
                 ticket.first_token_seconds = now - ticket.request.arrival
                 self._tally.first_token(ticket.request.tenant, ticket.first_token_seconds)
@@ -330,7 +330,7 @@ class Dispatcher:
         if self.scheduler is None:
             # Nothing shows the steps of an engine that embeds: tokens stand for its time.
             self.scheduler = Scheduler(policy, now, timed=policy.model.task is not Task.EMBED)
-            self.in_flight.begin(self.scheduler, policy, now)
+            self.in_flight.begin(self.scheduler, policy)
             if self.limit_store is not None:
                 limiter = self.scheduler.limits.limiter
                 self.limit_store.attach(limiter, policy.pool, Clocks(now, time.time()))
@@ -341,7 +341,7 @@ class Dispatcher:
             self.refuse_queued(
                 Outcome.UNAUTHENTICATED, lambda ticket: ticket.key_sha256 not in key_digests
             )
-            self.in_flight.apply_policy(self.scheduler, policy, now)
+            self.in_flight.apply_policy(self.scheduler, policy)
         self._tally.apply_policy(policy)
         self._pump(now)
         self._arm_expiry()

@@ -49,18 +49,18 @@ class InFlight:
         """Unset until a policy is in force."""
         return None if self._entrance is None else self._entrance.gates
 
-    def begin(self, scheduler: Scheduler, policy: Policy, now: float) -> None:
+    def begin(self, scheduler: Scheduler, policy: Policy) -> None:
         """The first policy is in force."""
         plugin = self.plugin_steps is not None
-        self._entrance = Entrance(scheduler, self.places, policy, now, plugin=plugin)
+        self._entrance = Entrance(scheduler, self.places, policy, plugin=plugin)
         if policy.model.task is not Task.EMBED:
             self.gaps = TokenGaps(self)
             self.gaps.budget_tokens = scheduler.pace.step_tokens
 
-    def apply_policy(self, scheduler: Scheduler, policy: Policy, now: float) -> None:
+    def apply_policy(self, scheduler: Scheduler, policy: Policy) -> None:
         """Another one is in force, the scheduler's too."""
         assert self._entrance is not None
-        self._entrance.apply_policy(policy, now)
+        self._entrance.apply_policy(policy)
         if self.gaps is not None:
             self.gaps.budget_tokens = scheduler.pace.step_tokens
 
@@ -79,7 +79,7 @@ class InFlight:
     def dispatched(self, ticket: Ticket, now: float) -> None:
         """It goes to the engine."""
         assert self._entrance is not None
-        self._entrance.dispatched(ticket, now)
+        self._entrance.dispatched(ticket)
         if self.plugin_steps is not None:
             self.plugin_steps.dispatched(ticket)
         if self.gaps is not None:
@@ -93,11 +93,11 @@ class InFlight:
         if self.gaps is not None:
             self.gaps.opaque(ticket)
 
-    def started(self, ticket: Ticket, now: float) -> None:
+    def started(self, ticket: Ticket) -> None:
         """Its prompt is computed, as its first token shows or the plug-in tells."""
         assert self._entrance is not None
         self._opaque.discard(ticket)
-        self._entrance.gates.started(ticket.request, now)
+        self._entrance.gates.started(ticket.request)
 
     def tokens(self, ticket: Ticket, tokens: int, now: float) -> None:
         """Tokens came; before they are counted on the ticket."""
@@ -120,7 +120,7 @@ class InFlight:
         """The engine ended a step."""
         assert self._entrance is not None
         now = self._clock()
-        if self._entrance.stepped(seconds, rows, now, learn=learn):
+        if self._entrance.stepped(seconds, rows, learn=learn):
             self._pump(now)
 
     def steps_are_told(self) -> None:
@@ -130,12 +130,12 @@ class InFlight:
 
     def engine_started(self, ticket: Ticket) -> None:
         """The plug-in tells that it decodes."""
-        self.started(ticket, self._clock())
+        self.started(ticket)
 
     def kv_held(self, ratios: Mapping[str, float]) -> None:
         """What each tier holds of what it could hold, 0..1."""
         if self._entrance is not None:
-            self._entrance.gates.kv_held(ratios, self._clock())
+            self._entrance.gates.kv_held(ratios)
 
     def preempted(self, tenant: str, lost_tokens: int) -> None:
         """The plug-in took one off."""
@@ -146,14 +146,12 @@ class InFlight:
         if self._entrance is None:
             return
         self.places.engine_blocks(figures.kv_blocks, figures.kv_block_tokens)
-        self._entrance.gates.engine_metrics(
-            figures.running, figures.waiting, figures.kv_used_ratio, now
-        )
+        self._entrance.gates.engine_metrics(figures.running, figures.waiting, figures.kv_used_ratio)
         for ticket in [t for t in self._opaque if (t.request.dispatched or 0.0) <= asked_at]:
             if figures.waiting != 0:
                 ticket.empty_engine_readings = 0
                 continue
             ticket.empty_engine_readings += 1
             if ticket.empty_engine_readings >= 2:
-                self.started(ticket, now)
+                self.started(ticket)
         self._pump(now)

@@ -37,18 +37,18 @@ class Entrance(Generic[T]):
     """Of one engine; ``plugin``: it has one. ``places``: empty ones."""
 
     def __init__(
-        self, scheduler: Scheduler, places: Places[T], policy: Policy, now: float, *, plugin: bool
+        self, scheduler: Scheduler, places: Places[T], policy: Policy, *, plugin: bool
     ) -> None:
         self._scheduler = scheduler
         self._by_tier = plugin and policy.model.task is not Task.EMBED
-        self.gates = Gates(policy, now, by_tier=self._by_tier)
+        self.gates = Gates(policy, by_tier=self._by_tier)
         self.places = places
         places.muted = self._by_tier
         self._follow(policy)
 
-    def apply_policy(self, policy: Policy, now: float) -> None:
+    def apply_policy(self, policy: Policy) -> None:
         """Hot reload, once it is the scheduler's too."""
-        self.gates.apply_policy(policy, now)
+        self.gates.apply_policy(policy)
         self._follow(policy)
 
     def _follow(self, policy: Policy) -> None:
@@ -82,9 +82,9 @@ class Entrance(Generic[T]):
                 return None
         return None
 
-    def dispatched(self, occupant: T, now: float) -> None:
+    def dispatched(self, occupant: T) -> None:
         """It goes to the engine."""
-        self.gates.dispatched(occupant.request, now)
+        self.gates.dispatched(occupant.request)
         self.places.entered(occupant)
 
     def left(self, occupant: T, now: float) -> None:
@@ -92,16 +92,14 @@ class Entrance(Generic[T]):
         self.places.left(occupant)
         self.gates.ended(occupant.request, now)
 
-    def stepped(
-        self, seconds: float, rows: Sequence[RequestStep], now: float, *, learn: bool = True
-    ) -> bool:
+    def stepped(self, seconds: float, rows: Sequence[RequestStep], *, learn: bool = True) -> bool:
         """The engine ended a step, of a scheduler that is timed; whether anything waits."""
         scheduler = self._scheduler
         scheduler.step(seconds, rows, learn)
         has_work = scheduler.has_work()
         if self._by_tier:
             queued = {tier.name: tier.queued for tier in scheduler.tier_snapshots()}
-            self.gates.step(now, queued)
+            self.gates.step(queued)
         else:
-            self.gates.step(now, {"": has_work})
+            self.gates.step({"": has_work})
         return has_work

@@ -45,7 +45,7 @@ class _Flight:
 class Gate:
     """For pools that generate."""
 
-    def __init__(self, limits: EngineLimits, now: float) -> None:
+    def __init__(self, limits: EngineLimits) -> None:
         self._seats = EngineSeats()
         self._kv = EngineKv()
         self._prefills = EnginePrefills()
@@ -111,7 +111,7 @@ class Gate:
     def _has_place(self) -> bool:
         return self._seats.has_room(self.in_flight) and self._kv.has_room()
 
-    def dispatched(self, request_id: str, sequences: int, prompt_tokens: int, now: float) -> None:
+    def dispatched(self, request_id: str, sequences: int, prompt_tokens: int) -> None:
         """A request goes to the engine."""
         own, all_steps = self._prefills.steps_of(sequences, prompt_tokens, self._running)
         flight = _Flight(sequences, prompt_tokens, self._step, own, all_steps + 1)
@@ -124,7 +124,7 @@ class Gate:
         if not self._step:
             self._window.begin(2 * prefills.budget_tokens // prefills.mean_tokens)
 
-    def started(self, request_id: str, now: float) -> None:
+    def started(self, request_id: str) -> None:
         """Its first token or prefill progress was seen; later calls change nothing."""
         flight = self._unstarted.pop(request_id, None)
         if flight is None:
@@ -139,7 +139,7 @@ class Gate:
         self._seats.started(request_id, at_once)
         self._window.started(elapsed - flight.own_steps, self._seats.places)
 
-    def ended(self, request_id: str, now: float) -> None:
+    def ended(self, request_id: str) -> None:
         """It has ended, however; exactly once (KeyError: not in flight)."""
         flight = self._flights.pop(request_id)
         if flight.started_step is None:
@@ -151,7 +151,7 @@ class Gate:
         self._kv.ended(flight.prompt_tokens, flight.sequences, flight.started_step)
         self._seats.ended(request_id, flight.sequences)
 
-    def step(self, now: float, queue_nonempty: bool) -> None:
+    def step(self, queue_nonempty: bool) -> None:
         """The engine ended a step; ``queue_nonempty``: we have something it could have had."""
         self._step += 1
         self._prefills.step(self._running)
@@ -166,7 +166,7 @@ class Gate:
             self._window.grow(self._seats.places)
 
     def engine_metrics(
-        self, running: int | None, waiting: int | None, kv_used_ratio: float | None, now: float
+        self, running: int | None, waiting: int | None, kv_used_ratio: float | None
     ) -> None:
         """What the engine says of itself, in sequences and 0..1; None: unknown."""
         self._engine_waiting = waiting

@@ -29,14 +29,14 @@ _ALL = ""
 class Gates:
     """Of one engine; ``by_tier``: it has the plug-in."""
 
-    def __init__(self, policy: Policy, now: float, *, by_tier: bool) -> None:
+    def __init__(self, policy: Policy, *, by_tier: bool) -> None:
         self._by_tier = by_tier
         self._gates: dict[str, Gate | TokensInFlightGate] = {}
         self._passed: dict[str, Gate | TokensInFlightGate] = {}
         """By request in flight."""
         self._tier_of: dict[str, str] = {}
         self._spare = SpareSeats()
-        self.apply_policy(policy, now)
+        self.apply_policy(policy)
 
     @property
     def window(self) -> int:
@@ -56,13 +56,13 @@ class Gates:
     def _all(self) -> set[Gate | TokensInFlightGate]:
         return {*self._gates.values(), *self._passed.values()}
 
-    def apply_policy(self, policy: Policy, now: float) -> None:
+    def apply_policy(self, policy: Policy) -> None:
         """Hot reload: limits, and a gate for each tier that is new; those in flight stay counted
         where they are."""
         names = [tier.name for tier in policy.tiers] if self._by_tier else [_ALL]
         kind = TokensInFlightGate if policy.model.task is Task.EMBED else Gate
         before = self._gates
-        self._gates = {name: before.get(name) or kind(policy.engine, now) for name in names}
+        self._gates = {name: before.get(name) or kind(policy.engine) for name in names}
         budget = None if self._by_tier else _prefill_budget_tokens(policy)
         for gate in self._gates.values():
             gate.apply_limits(policy.engine, budget, policy.prefill.chunk_tokens)
@@ -96,7 +96,7 @@ class Gates:
         """A request was taken into the queue."""
         self._spare.arrived(self._tier_of[request.tenant], request.sequences, now)
 
-    def dispatched(self, request: Request, now: float) -> None:
+    def dispatched(self, request: Request) -> None:
         """A request goes to the engine."""
         tier = self._tier_of[request.tenant]
         gate = self._gates[tier if self._by_tier else _ALL]
@@ -105,37 +105,37 @@ class Gates:
             tokens -= request.expected_cached_tokens
         self._passed[request.id] = gate
         self._spare.dispatched(request.id, tier, request.sequences)
-        gate.dispatched(request.id, request.sequences, tokens, now)
+        gate.dispatched(request.id, request.sequences, tokens)
 
-    def started(self, request: Request, now: float) -> None:
+    def started(self, request: Request) -> None:
         """Its first token was seen, or told of; later calls change nothing."""
-        self._passed[request.id].started(request.id, now)
+        self._passed[request.id].started(request.id)
 
     def ended(self, request: Request, now: float) -> None:
         """It has ended, however; exactly once (KeyError: not in flight)."""
-        self._passed.pop(request.id).ended(request.id, now)
+        self._passed.pop(request.id).ended(request.id)
         self._spare.ended(request.id, now)
 
-    def step(self, now: float, queued: Mapping[str, int]) -> None:
+    def step(self, queued: Mapping[str, int]) -> None:
         """The engine ended a step; ``queued``: requests that wait, by tier."""
         if not self._by_tier:
-            self._gates[_ALL].step(now, any(queued.values()))
+            self._gates[_ALL].step(any(queued.values()))
             return
         for name, gate in self._gates.items():
-            gate.step(now, queued.get(name, 0) > 0)
+            gate.step(queued.get(name, 0) > 0)
 
     def engine_metrics(
-        self, running: int | None, waiting: int | None, kv_used_ratio: float | None, now: float
+        self, running: int | None, waiting: int | None, kv_used_ratio: float | None
     ) -> None:
         """What the engine says of itself; a tier's gate takes nothing from what is of all tiers."""
         if not self._by_tier:
-            self._gates[_ALL].engine_metrics(running, waiting, kv_used_ratio, now)
+            self._gates[_ALL].engine_metrics(running, waiting, kv_used_ratio)
 
-    def kv_held(self, ratios: Mapping[str, float], now: float) -> None:
+    def kv_held(self, ratios: Mapping[str, float]) -> None:
         """What each tier holds of what it could hold now, 0..1, as the plug-in tells."""
         for name, ratio in ratios.items():
             if (gate := self._gates.get(name)) is not None:
-                gate.engine_metrics(None, None, ratio, now)
+                gate.engine_metrics(None, None, ratio)
 
 
 def _prefill_budget_tokens(policy: Policy) -> int | None:

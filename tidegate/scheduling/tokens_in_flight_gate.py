@@ -16,7 +16,7 @@ from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
 class TokensInFlightGate:
     """Of one engine."""
 
-    def __init__(self, limits: EngineLimits, now: float) -> None:
+    def __init__(self, limits: EngineLimits) -> None:
         self._flights: dict[str, tuple[int, int]] = {}
         """Sequences and prompt tokens of each."""
         self._sequences = 0
@@ -65,25 +65,25 @@ class TokensInFlightGate:
         """Nobody is taken off an embedding engine."""
         return False
 
-    def dispatched(self, request_id: str, sequences: int, prompt_tokens: int, now: float) -> None:
+    def dispatched(self, request_id: str, sequences: int, prompt_tokens: int) -> None:
         """A request goes to the engine."""
         self._flights[request_id] = (sequences, prompt_tokens)
         self._sequences += sequences
         self._tokens += prompt_tokens
 
-    def started(self, request_id: str, now: float) -> None:
+    def started(self, request_id: str) -> None:
         """Nothing to learn: it holds its tokens until it ends."""
 
-    def ended(self, request_id: str, now: float) -> None:
+    def ended(self, request_id: str) -> None:
         """It has ended, however; exactly once (KeyError: not in flight)."""
         sequences, tokens = self._flights.pop(request_id)
         self._sequences -= sequences
         self._tokens -= tokens
 
-    def step(self, now: float, queue_nonempty: bool) -> None:
+    def step(self, queue_nonempty: bool) -> None:
         """Nothing to learn."""
 
     def engine_metrics(
-        self, running: int | None, waiting: int | None, kv_used_ratio: float | None, now: float
+        self, running: int | None, waiting: int | None, kv_used_ratio: float | None
     ) -> None:
         """Nothing to learn."""

@@ -95,7 +95,7 @@ class Host:
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(self.terms, 0.0, timed=True)
         places: Places[Occupant] = Places()
-        self.entrance = Entrance(self.scheduler, places, self.terms, 0.0, plugin=False)
+        self.entrance = Entrance(self.scheduler, places, self.terms, plugin=False)
         places.engine_blocks(self.blocks + 1, BLOCK_TOKENS)
         self.places = places
 
@@ -133,7 +133,7 @@ class Host:
             occupant = self.occupants[request.id]
             occupant.unfilled_tokens = request.prompt_tokens
             self.inside.add(request.id)
-            self.entrance.dispatched(occupant, self.now)
+            self.entrance.dispatched(occupant)
 
     def come_back(self) -> None:
         request = self.occupants[self.out.pop(0)].request
@@ -147,7 +147,7 @@ class Host:
             return
         if occupant.first_token_at is None:
             occupant.first_token_at, occupant.unfilled_tokens = self.now, 0
-            self.entrance.gates.started(occupant.request, self.now)
+            self.entrance.gates.started(occupant.request)
         occupant.output_tokens += 1
         self.scheduler.progress(name, 1, self.now)
 
@@ -193,7 +193,7 @@ def test_whoever_enters_found_the_gate_open_and_who_makes_way_comes_back(
         if isinstance(event, tuple):
             host.submit(*event)
         elif event == "step":
-            host.entrance.stepped(0.02, (), host.now)
+            host.entrance.stepped(0.02, ())
         elif event == "come back" and host.out:
             host.come_back()
         elif event == "wait":
@@ -207,7 +207,7 @@ def test_whoever_enters_found_the_gate_open_and_who_makes_way_comes_back(
             host.come_back()
         for name in sorted(host.inside, key=int):
             host.go_on(name, ends=True)
-        host.entrance.stepped(0.02, (), host.now)
+        host.entrance.stepped(0.02, ())
         host.now += 0.1
         host.pump()
         host.check()

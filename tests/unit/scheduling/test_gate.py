@@ -51,7 +51,7 @@ def alone(work: list[Shape], engine: Any) -> Any:
 
 def gated(work: list[Shape], engine: Any, limits: EngineLimits, kv_known: bool = True) -> Any:
     """The same through a gate, whose host sees tokens only, and metrics every 25 steps."""
-    gate = Gate(limits, 0.0)
+    gate = Gate(limits)
     queue, left = deque(work), len(work)
     spoke: dict[str, int] = {}
     step = heard = 0
@@ -59,7 +59,7 @@ def gated(work: list[Shape], engine: Any, limits: EngineLimits, kv_known: bool =
     def pump() -> None:
         while queue and gate.is_open():
             id, prompt, output = queue.popleft()
-            gate.dispatched(id, 1, prompt, engine.now)
+            gate.dispatched(id, 1, prompt)
             engine.submit(id, prompt, output)
 
     def on_step(events: Any) -> None:
@@ -67,19 +67,19 @@ def gated(work: list[Shape], engine: Any, limits: EngineLimits, kv_known: bool =
         first, ended = set(events.first_tokens), set(events.ended)
         for id in events.tokens:
             if id in first:
-                gate.started(id, engine.now)
+                gate.started(id)
             if spoke.get(id) == step:
                 step += 1
-                gate.step(engine.now, bool(queue))
+                gate.step(bool(queue))
             spoke[id] = step
             if id in ended:
-                gate.ended(id, engine.now)
+                gate.ended(id)
                 left -= 1
             pump()
         heard += 1
         if heard % 25 == 0:
             used = engine.kv_used / engine.kv_tokens if kv_known else None
-            gate.engine_metrics(len(engine.running), len(engine.waiting), used, engine.now)
+            gate.engine_metrics(len(engine.running), len(engine.waiting), used)
             pump()
 
     pump()
@@ -116,102 +116,102 @@ def test_unknown_seats_and_kv_cost_little_and_are_not_taken_for_zero(
 
 
 def test_a_huge_prompt_passes_and_holds_back_the_next() -> None:
-    gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=2048), 0.0)
+    gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=2048))
     assert gate.is_open()
-    gate.dispatched("huge", 1, 200_000, 0.0)
+    gate.dispatched("huge", 1, 200_000)
     assert not gate.is_open()
-    for step in range(100):
-        gate.step(float(step), True)
-        if gate.is_open():
-            break
-    assert 95 <= step <= 99, "open again once less than two budgets of it are left"
-    gate.ended("huge", 100.0)
+    steps = 0
+    while not gate.is_open():
+        gate.step(True)
+        steps += 1
+    assert 96 <= steps <= 100, "open again once less than two budgets of it are left"
+    gate.ended("huge")
     assert gate.is_open()
 
 
 def test_places_are_freed_by_ends_and_starts_alone() -> None:
-    gate = Gate(EngineLimits(max_num_seqs=4, max_num_batched_tokens=8192), 0.0)
+    gate = Gate(EngineLimits(max_num_seqs=4, max_num_batched_tokens=8192))
     for number in range(4):
         assert gate.is_open()
-        gate.dispatched(str(number), 1, 10, 0.0)
+        gate.dispatched(str(number), 1, 10)
     assert gate.not_started == gate.in_flight == 4
     for _ in range(4):
-        gate.engine_metrics(0, 0, 0.0, 1e6)
+        gate.engine_metrics(0, 0, 0.0)
         assert not gate.is_open(), "no clock and no reading opens it"
-    gate.started("0", 1.0)
-    gate.started("0", 1.0)
+    gate.started("0")
+    gate.started("0")
     assert (gate.not_started, gate.in_flight) == (3, 4)
-    gate.ended("0", 2.0)
+    gate.ended("0")
     assert gate.is_open()
     with pytest.raises(KeyError):
-        gate.ended("0", 2.0)
+        gate.ended("0")
 
 
 def test_the_window_is_halved_when_requests_wait_in_the_engine() -> None:
-    gate = Gate(EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192), 0.0)
-    gate.dispatched("first", 1, 100, 0.0)
+    gate = Gate(EngineLimits(max_num_seqs=256, max_num_batched_tokens=8192))
+    gate.dispatched("first", 1, 100)
     window = gate.window
-    gate.started("first", 0.0)
+    gate.started("first")
     number = 0
     while gate.window == window and number < 100:
-        gate.dispatched(str(number), 1, 100, 0.0)
+        gate.dispatched(str(number), 1, 100)
         for _ in range(6):
-            gate.step(0.0, False)
-        gate.started(str(number), 0.0)
+            gate.step(False)
+        gate.started(str(number))
         number += 1
     assert gate.window == window // 2
     assert number <= 25
 
 
 def test_a_start_takes_back_what_too_many_steps_were_taken_to_have_prefilled() -> None:
-    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=2_000), 0.0)
-    gate.dispatched("first", 1, 10_000, 0.0)
-    gate.dispatched("second", 1, 16_000, 0.0)
+    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=2_000))
+    gate.dispatched("first", 1, 10_000)
+    gate.dispatched("second", 1, 16_000)
     for _ in range(12):
-        gate.step(0.0, True)
-    gate.started("first", 1.0)
+        gate.step(True)
+    gate.started("first")
     for _ in range(6):
         assert not gate.is_open(), "the second has had no more than one step's worth"
-        gate.step(2.0, True)
+        gate.step(True)
     assert gate.is_open()
 
 
 def test_sequences_count_and_not_requests() -> None:
-    gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=8192), 0.0)
-    gate.dispatched("n", 8, 10, 0.0)
+    gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=8192))
+    gate.dispatched("n", 8, 10)
     assert gate.not_started == 8
     assert not gate.is_open()
-    gate.started("n", 1.0)
+    gate.started("n")
     assert not gate.is_open(), "all seats are taken"
-    gate.ended("n", 2.0)
+    gate.ended("n")
     assert gate.in_flight == 0
 
 
 def test_embeddings_are_gated_by_tokens_in_flight() -> None:
-    gate = TokensInFlightGate(EngineLimits(max_num_batched_tokens=1000), 0.0)
-    gate.dispatched("huge", 1, 50_000, 0.0)
+    gate = TokensInFlightGate(EngineLimits(max_num_batched_tokens=1000))
+    gate.dispatched("huge", 1, 50_000)
     assert not gate.is_open()
-    gate.ended("huge", 1.0)
+    gate.ended("huge")
     for number in range(4):
         assert gate.is_open()
-        gate.dispatched(str(number), 2, 500, 1.0)
+        gate.dispatched(str(number), 2, 500)
     assert not gate.is_open()
     assert gate.not_started == gate.in_flight == 8
     assert gate.window >= 1
-    gate.ended("0", 2.0)
+    gate.ended("0")
     assert gate.is_open()
 
 
 def unstarted_for_long(waiting: int | None) -> Gate:
     """A gate of unknown seats with 8 running and one that shows no start for 50 steps."""
-    gate = Gate(EngineLimits(max_num_batched_tokens=8192), 0.0)
+    gate = Gate(EngineLimits(max_num_batched_tokens=8192))
     for number in range(8):
-        gate.dispatched(str(number), 1, 10, 0.0)
-        gate.started(str(number), 0.0)
-    gate.dispatched("slow", 1, 10, 0.0)
-    gate.engine_metrics(8, waiting, 0.1, 0.0)
+        gate.dispatched(str(number), 1, 10)
+        gate.started(str(number))
+    gate.dispatched("slow", 1, 10)
+    gate.engine_metrics(8, waiting, 0.1)
     for _ in range(50):
-        gate.step(0.0, True)
+        gate.step(True)
     return gate
 
 
@@ -223,25 +223,25 @@ def test_an_engine_whose_queue_is_empty_lacks_no_seat() -> None:
 
 def test_what_the_engine_runs_is_the_least_it_can_run() -> None:
     gate = unstarted_for_long(waiting=1)
-    gate.engine_metrics(20, 0, 0.1, 0.0)
+    gate.engine_metrics(20, 0, 0.1)
     assert gate.is_open()
 
 
 def test_the_prefill_window_holds_while_anything_decodes() -> None:
-    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192), 0.0)
+    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192))
     gate.apply_limits(EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192), 1_000)
 
     def outstanding() -> int:
         sent = 0
         while gate.is_open():
-            gate.dispatched(f"r{gate.in_flight}", 1, 400, 0.0)
+            gate.dispatched(f"r{gate.in_flight}", 1, 400)
             sent += 400
         return sent
 
     idle = outstanding()
     assert idle > 4_000  # nobody decodes: the engine's own budgets
     for number in range(gate.in_flight):
-        gate.started(f"r{number}", 0.1)
+        gate.started(f"r{number}")
     assert outstanding() == 2_000  # whole prompts, up to two budgets
     gate.apply_limits(EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192))
     assert gate.is_open()
@@ -249,7 +249,7 @@ def test_the_prefill_window_holds_while_anything_decodes() -> None:
 
 def chunked(chunk_tokens: int | None) -> Gate:
     limits = EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192)
-    gate = Gate(limits, 0.0)
+    gate = Gate(limits)
     gate.apply_limits(limits, None, chunk_tokens)
     return gate
 
@@ -258,13 +258,13 @@ def test_a_long_prompt_in_chunks_leaves_the_rest_of_the_steps_to_others() -> Non
     for chunk, sent in ((None, 0), (512, 7)):
         gate = chunked(chunk)
         for number in range(8):  # a window of more than two
-            gate.dispatched(f"short{number}", 1, 1, 0.0)
-        gate.step(0.0, True)
+            gate.dispatched(f"short{number}", 1, 1)
+        gate.step(True)
         for number in range(7):
-            gate.started(f"short{number}", 0.0)
-        gate.dispatched("long", 1, 100_000, 0.0)
+            gate.started(f"short{number}")
+        gate.dispatched("long", 1, 100_000)
         while gate.is_open() and sent:
-            gate.dispatched(f"more{sent}", 1, 1_000, 0.0)
+            gate.dispatched(f"more{sent}", 1, 1_000)
             sent -= 1
         assert gate.is_open() is (chunk is not None)
         assert sent == 0
@@ -273,52 +273,52 @@ def test_a_long_prompt_in_chunks_leaves_the_rest_of_the_steps_to_others() -> Non
 @pytest.mark.parametrize(("chunk", "narrows"), [(None, True), (512, False)])
 def test_a_prompt_in_chunks_is_not_late_for_its_chunks(chunk: int | None, narrows: bool) -> None:
     gate = chunked(chunk)
-    gate.dispatched("first", 1, 100, 0.0)
-    gate.step(0.0, True)
-    gate.started("first", 0.0)
+    gate.dispatched("first", 1, 100)
+    gate.step(True)
+    gate.started("first")
     before = gate.window
     for number in range(40):
-        gate.dispatched(f"r{number}", 1, 8_000, 0.0)
+        gate.dispatched(f"r{number}", 1, 8_000)
         for _ in range(16):
-            gate.step(0.0, False)
-        gate.started(f"r{number}", 0.0)
-        gate.ended(f"r{number}", 0.0)
+            gate.step(False)
+        gate.started(f"r{number}")
+        gate.ended(f"r{number}")
     assert (gate.window < before) is narrows
 
 
 def run_one(gate: Gate, name: str) -> None:
-    gate.dispatched(name, 1, 100, 0.0)
-    gate.started(name, 0.0)
+    gate.dispatched(name, 1, 100)
+    gate.started(name)
 
 
 def fill(gate: Gate, prompt_tokens: int) -> int:
     """How many it lets in at once."""
     count = 0
     while gate.is_open():
-        gate.dispatched(f"r{gate.in_flight}", 1, prompt_tokens, 0.0)
+        gate.dispatched(f"r{gate.in_flight}", 1, prompt_tokens)
         count += 1
     return count
 
 
 def test_the_window_is_never_wider_than_what_an_engine_can_start() -> None:
     """Short prompts before 4 seats: the tokens of two steps alone would make it 165."""
-    gate = Gate(EngineLimits(max_num_seqs=4, max_num_batched_tokens=2_048), 0.0)
+    gate = Gate(EngineLimits(max_num_seqs=4, max_num_batched_tokens=2_048))
     assert fill(gate, 25) == 4
     assert gate.window == 5
-    gate.engine_metrics(4, 0, 0.1, 0.0)
+    gate.engine_metrics(4, 0, 0.1)
     for _ in range(500):
-        gate.step(0.0, True)
+        gate.step(True)
     assert gate.window == 5
 
 
 def test_a_window_that_was_halved_is_felt() -> None:
-    gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=2_048), 0.0)
+    gate = Gate(EngineLimits(max_num_seqs=8, max_num_batched_tokens=2_048))
     for number in range(30):
-        gate.dispatched(f"late{number}", 1, 25, 0.0)
+        gate.dispatched(f"late{number}", 1, 25)
         for _ in range(6):
-            gate.step(0.0, False)
-        gate.started(f"late{number}", 0.0)
-        gate.ended(f"late{number}", 0.0)
+            gate.step(False)
+        gate.started(f"late{number}")
+        gate.ended(f"late{number}")
     assert gate.window == 4
     assert fill(gate, 25) == 4
 
@@ -327,33 +327,33 @@ def test_a_window_that_was_halved_is_felt() -> None:
 def test_the_window_grows_where_it_alone_holds_something_back(
     prompt_tokens: int, grows: bool
 ) -> None:
-    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=1_000), 0.0)
-    gate.dispatched("first", 1, 4_000, 0.0)  # the window begins at 2
+    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=1_000))
+    gate.dispatched("first", 1, 4_000)  # the window begins at 2
     for _ in range(4):
-        gate.step(0.0, False)
-    gate.started("first", 0.0)
-    gate.engine_metrics(1, 0, 0.1, 0.0)
+        gate.step(False)
+    gate.started("first")
+    gate.engine_metrics(1, 0, 0.1)
     before = gate.window
     assert fill(gate, prompt_tokens) == before == 2
-    gate.step(0.0, True)
+    gate.step(True)
     assert (gate.window > before) is grows
 
 
 @pytest.mark.parametrize("ours", [0, 1])
 def test_kv_that_is_held_by_others_or_by_what_ended_teaches_no_capacity_for_good(ours: int) -> None:
     """One at a time, for ever, was what a single such reading led to."""
-    gate = Gate(EngineLimits(16, 2048), 0.0)
+    gate = Gate(EngineLimits(16, 2048))
     for number in range(ours):
         run_one(gate, f"first{number}")
-    gate.engine_metrics(16, 50, 0.4, 0.0)  # full of somebody else's requests, and they wait
-    gate.engine_metrics(16, 0, 0.4, 0.1)
+    gate.engine_metrics(16, 50, 0.4)  # full of somebody else's requests, and they wait
+    gate.engine_metrics(16, 0, 0.4)
     for number in range(ours):
-        gate.ended(f"first{number}", 0.2)
+        gate.ended(f"first{number}")
     admitted = 0
     for number in range(8):
         if gate.is_open():
             run_one(gate, f"r{number}")
             admitted += 1
-        gate.step(1.0 + number, True)
-        gate.engine_metrics(admitted, 0, 0.01 * admitted, 1.0 + number)
+        gate.step(True)
+        gate.engine_metrics(admitted, 0, 0.01 * admitted)
     assert admitted >= 7

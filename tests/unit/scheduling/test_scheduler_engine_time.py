@@ -213,11 +213,11 @@ def test_first_tokens_are_expected_at_the_prefill_budget_of_the_plug_in(
         policy = build.policy(tenants={"a": {}}, prefill=limits, **fields)
         scheduler = Scheduler(policy, 0.0, timed=True)
         places: Places[Occupant] = Places()
-        entrance = Entrance(scheduler, places, policy, 0.0, plugin=plugin)
+        entrance = Entrance(scheduler, places, policy, plugin=plugin)
         pace = scheduler.pace
         assert (pace.step_tokens, pace.budget_tokens) == (8192, budget)
         scheduler.apply_policy(policy, 1.0)
-        entrance.apply_policy(policy, 1.0)
+        entrance.apply_policy(policy)
         assert (pace.step_tokens, pace.budget_tokens) == (8192, budget)
 
 

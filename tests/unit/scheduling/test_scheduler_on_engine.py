@@ -20,7 +20,7 @@ class Host:
 
     def __init__(self, scheduler: Scheduler, engine: Any) -> None:
         self.scheduler, self.engine = scheduler, engine
-        self.gate = Gate(EngineLimits(engine.seats, engine.budget), 0.0)
+        self.gate = Gate(EngineLimits(engine.seats, engine.budget))
         self.arrivals: list[tuple[float, Request]] = []
         self.requests: dict[str, Request] = {}
         self.ends: dict[str, float] = {}
@@ -39,7 +39,7 @@ class Host:
             assert self.scheduler.submit(request, at) is None
         while self.gate.is_open() and (request := self.scheduler.next(now)) is not None:
             self.requests[request.id] = request
-            self.gate.dispatched(request.id, 1, request.prompt_tokens, now)
+            self.gate.dispatched(request.id, 1, request.prompt_tokens)
             self.engine.submit(request.id, request.prompt_tokens, request.max_output_tokens)
 
     def _on_step(self, events: Any) -> None:
@@ -47,14 +47,14 @@ class Host:
         for id in events.tokens:
             request = self.requests[id]
             if request.output_tokens == 0:
-                self.gate.started(id, now)
+                self.gate.started(id)
             self.scheduler.progress(id, 1, now)
             if self._spoke.get(id) == self._step:
                 self._step += 1
-                self.gate.step(now, self.scheduler.has_work())
+                self.gate.step(self.scheduler.has_work())
             self._spoke[id] = self._step
             if id in ended:
-                self.gate.ended(id, now)
+                self.gate.ended(id)
                 self.scheduler.finish(id, Usage(request.prompt_tokens, request.output_tokens), now)
                 self.ends[id] = now
             self._pump()

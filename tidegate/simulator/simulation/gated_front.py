@@ -20,7 +20,7 @@ class GatedFront(ABC):
     """One queue of all tenants; a subclass orders it."""
 
     def __init__(self, policy: Policy) -> None:
-        self._gate = Gate(policy.engine, 0.0)
+        self._gate = Gate(policy.engine)
         self._queued: Counter[str] = Counter()
 
     @abstractmethod
@@ -54,21 +54,21 @@ class GatedFront(ABC):
         while self._waits() and self._gate.is_open():
             request = self._send_next(now)
             self._queued[request.tier] -= 1
-            self._gate.dispatched(request.id, 1, request.planned.prompt_tokens, now)
+            self._gate.dispatched(request.id, 1, request.planned.prompt_tokens)
 
     def stepped(self, events: StepEvents, now: float) -> None:
-        self._gate.step(now, self._waits())
+        self._gate.step(self._waits())
         for request in events.started:
-            self._gate.started(request.id, now)
+            self._gate.started(request.id)
         self._computed(events)
         for request in events.finished:
-            self._gate.ended(request.id, now)
+            self._gate.ended(request.id)
         self._pump(now)
 
     def tick(self, now: float) -> Ended:
         engine = self._group.engine
         used = engine.kv.held_blocks / engine.kv.total_blocks
-        self._gate.engine_metrics(len(engine.running), len(engine.waiting), used, now)
+        self._gate.engine_metrics(len(engine.running), len(engine.waiting), used)
         self._pump(now)
         return ()
 

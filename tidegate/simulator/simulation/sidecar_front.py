@@ -71,9 +71,7 @@ class SidecarFront:
         self._plugin = plugin
         self._scheduler = Scheduler(policy, 0.0, timed=True)
         self._places: Places[_Ticket] = Places()
-        self._entrance = Entrance(
-            self._scheduler, self._places, policy, 0.0, plugin=plugin is not None
-        )
+        self._entrance = Entrance(self._scheduler, self._places, policy, plugin=plugin is not None)
         self._tickets: dict[str, _Ticket] = {}
         self._skews: list[Skew] = []
 
@@ -114,7 +112,7 @@ class SidecarFront:
         if job.forecast is not None:
             request.est_finish = job.forecast.est_finish
         sequence = self._group.send(request, self._priorities.get(request.tier, 0), now)
-        self._entrance.dispatched(ticket, now)
+        self._entrance.dispatched(ticket)
         if self._plugin is not None:
             assert job.sequence is not None
             self._plugin.arrived(request, sequence, job.sequence, job.expected_output_tokens)
@@ -137,9 +135,9 @@ class SidecarFront:
 
     def stepped(self, events: StepEvents, now: float) -> None:
         entrance, scheduler = self._entrance, self._scheduler
-        entrance.stepped(events.step.duration_seconds, events.rows, now)
+        entrance.stepped(events.step.duration_seconds, events.rows)
         for request in events.started:
-            entrance.gates.started(self._tickets[request.id].request, now)
+            entrance.gates.started(self._tickets[request.id].request)
             self._tell(request, now)
         for request in events.progressed:
             self._tell(request, now)
@@ -165,9 +163,9 @@ class SidecarFront:
         gates = self._entrance.gates
         if self._plugin is None:
             used = engine.kv.held_blocks / engine.kv.total_blocks
-            gates.engine_metrics(len(engine.running), len(engine.waiting), used, now)
+            gates.engine_metrics(len(engine.running), len(engine.waiting), used)
         else:
-            gates.kv_held(self._plugin.kv_ratios(), now)
+            gates.kv_held(self._plugin.kv_ratios())
         expired = [
             (self._tickets.pop(job.id).sent, outcome)
             for job, outcome in self._scheduler.expire(now)
