@@ -26,9 +26,10 @@ from tidegate.scheduling.contracts import (
     StepPrefill,
     StepStatistics,
 )
-from tidegate.scheduling.engine_time import NO_WORK, RequestStep
+from tidegate.scheduling.engine_time import RequestStep
 from tidegate.scheduling.kv_room import held_ratio
-from tidegate.scheduling.step_time_fit import StepWork, decode_work, prefill_work
+from tidegate.scheduling.prefill_step import prefill_step
+from tidegate.scheduling.step_time_fit import StepWork, decode_work
 from tidegate_sidecar.ticket import Ticket
 from tidegate_sidecar.token_gaps import StepReports
 
@@ -215,8 +216,5 @@ class PluginSteps:
         run = self._runs.get(told.sequence)
         name = run.ticket.request.id if run is not None else NOBODY
         again = min(told.recomputed_tokens, told.tokens)
-        new, context = told.tokens - again, told.context_tokens
-        work = prefill_work(new, context + again) if new else NO_WORK
-        if not again:
-            return RequestStep(name, work)
-        return RequestStep(name, work, prefill_work(again, context), told.caused_by or None)
+        cause = told.caused_by or None
+        return prefill_step(name, told.tokens, told.context_tokens, again, cause)

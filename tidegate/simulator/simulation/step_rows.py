@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.scheduling.engine_time import NO_WORK, RequestStep
-from tidegate.scheduling.step_time_fit import StepWork, decode_work, prefill_work
+from tidegate.scheduling.engine_time import RequestStep
+from tidegate.scheduling.prefill_step import prefill_step
+from tidegate.scheduling.step_time_fit import StepWork, decode_work
 from tidegate.simulator.engine_model import EngineRequest, StepResult
 
 Cause = Callable[[str], str | None]
@@ -43,10 +44,8 @@ class StepRows:
         before = max(request.computed_tokens - tokens, 0)
         again = min(max(self._lost.get(name, 0) - before, 0), tokens)
         if again:
-            new = tokens - again
-            work = prefill_work(new, before + again) if new else NO_WORK
-            return RequestStep(name, work, prefill_work(again, before), self._cause(name))
+            return prefill_step(name, tokens, before, again, self._cause(name))
         self._lost.pop(name, None)
         if before >= request.prompt_tokens:
             return RequestStep(name, decode_work(request.computed_tokens, tokens))
-        return RequestStep(name, prefill_work(tokens, before))
+        return prefill_step(name, tokens, before)
