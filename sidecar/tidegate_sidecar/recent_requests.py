@@ -1,7 +1,8 @@
 """The last requests that ended and the last dispatches, in bounded rings: why somebody waited.
 
 A record is kept in a ring of all, and in a short one of its tenant's own, so that a noisy neighbour
-does not push out the one refusal that a quiet tenant asks about.
+does not push out the one refusal that a quiet tenant asks about. An id is looked up, never looked
+for: tenants in thousands remember requests in a hundred thousand.
 """
 
 from __future__ import annotations
@@ -55,12 +56,47 @@ class _Dispatch(NamedTuple):
     request_id: str
 
 
+_Index = dict[str, Ended]
+"""By id."""
+
+
+class _Ring:
+    """The last ``most`` that ended; its index has them, and those of other rings beside."""
+
+    __slots__ = ("_index", "entries")
+
+    def __init__(self, most: int, index: _Index) -> None:
+        self.entries: deque[Ended] = deque(maxlen=most)
+        self._index = index
+
+    def add(self, entry: Ended) -> None:
+        """The newest."""
+        if len(self.entries) == self.entries.maxlen:
+            self._forget(self.entries[0])
+        self.entries.append(entry)
+        self._index[entry.record.id] = entry
+
+    def clear(self) -> None:
+        """All of them."""
+        for entry in self.entries:
+            self._forget(entry)
+        self.entries.clear()
+
+    def _forget(self, entry: Ended) -> None:
+        name = entry.record.id
+        if self._index.get(name) is entry:  # a router may have sent another of that id
+            del self._index[name]
+
+
 class RecentRequests:
     """The rings."""
 
     def __init__(self) -> None:
-        self._ended: deque[Ended] = deque(maxlen=MAX_ENDED)
-        self._of_tenant: dict[str, deque[Ended]] = {}
+        self._by_id: _Index = {}
+        self._own_by_id: _Index = {}
+        """Of the tenants' own rings."""
+        self._all = _Ring(MAX_ENDED, self._by_id)
+        self._of_tenant: dict[str, _Ring] = {}
         self._dispatches: deque[_Dispatch] = deque(maxlen=MAX_DISPATCHES)
 
     def dispatched(self, request: Request, now: float) -> None:
@@ -69,41 +105,39 @@ class RecentRequests:
 
     def ended(self, entry: Ended, known_tenant: bool) -> None:
         """A request has ended; ``known_tenant``: of the policy in force."""
-        self._ended.append(entry)
+        self._all.add(entry)
         if known_tenant:
             tenant = entry.record.tenant
             own = self._of_tenant.get(tenant)
             if own is None:
-                own = self._of_tenant[tenant] = deque(maxlen=MAX_ENDED_OF_TENANT)
-            own.append(entry)
+                own = self._of_tenant[tenant] = _Ring(MAX_ENDED_OF_TENANT, self._own_by_id)
+            own.add(entry)
 
     def keep_tenants(self, names: Container[str]) -> None:
         """Forget the others' own rings."""
         for name in [name for name in self._of_tenant if name not in names]:
-            del self._of_tenant[name]
+            self._of_tenant.pop(name).clear()
 
     def find(self, request_id: str) -> Ended | None:
         """The request, where it is still remembered."""
-        for ring in (self._ended, *self._of_tenant.values()):
-            for entry in reversed(ring):
-                if entry.record.id == request_id:
-                    return entry
-        return None
+        return self._by_id.get(request_id) or self._own_by_id.get(request_id)
 
     def records(self) -> list[UsageRecord]:
         """All that are remembered, oldest first."""
-        return [entry.record for entry in self._ended]
+        return [entry.record for entry in self._all.entries]
 
     def last_of(self, tenant: str) -> Iterable[UsageRecord]:
         """A tenant's last requests, newest first."""
-        return (entry.record for entry in reversed(self._of_tenant.get(tenant, ())))
+        own = self._of_tenant.get(tenant)
+        return () if own is None else (entry.record for entry in reversed(own.entries))
 
     def lately(self, tenant: str, now: float, seconds: float) -> Lately:
         """Of this tenant, those that ended within the last ``seconds``, or as far back as is
         remembered."""
         outcomes: Counter[str] = Counter()
         slowest: UsageRecord | None = None
-        for entry in reversed(self._ended):
+        ended = self._all.entries
+        for entry in reversed(ended):
             if now - entry.end > seconds:
                 break
             if entry.record.tenant != tenant:
@@ -114,21 +148,22 @@ class RecentRequests:
             ):
                 slowest = entry.record
         else:
-            if len(self._ended) == MAX_ENDED:
-                seconds = now - self._ended[0].end
+            if len(ended) == MAX_ENDED:
+                seconds = now - ended[0].end
         return Lately(seconds, outcomes, slowest)
 
     def present_at(self, moment: float) -> tuple[list[Ended], bool]:
         """Those that had come by then and had not ended; and whether all of these are known."""
         found = {}
-        for ring in (self._ended, *self._of_tenant.values()):
-            for entry in reversed(ring):
+        for ring in (self._all, *self._of_tenant.values()):
+            for entry in reversed(ring.entries):
                 if entry.arrival > moment:
                     continue
                 if entry.end <= moment:
                     break  # and so had all before it
                 found[entry.record.id] = entry
-        complete = len(self._ended) < MAX_ENDED or self._ended[0].end <= moment
+        ended = self._all.entries
+        complete = len(ended) < MAX_ENDED or ended[0].end <= moment
         return list(found.values()), complete
 
     def served_between(self, since: float, until: float, but: str) -> tuple[Counter[str], bool]:

@@ -37,6 +37,21 @@ def test_a_noisy_tenant_pushes_out_its_own_alone() -> None:
     assert (recent.find("quiet"), list(recent.last_of("b"))) == (None, [])
 
 
+def test_what_is_found_is_what_is_remembered() -> None:
+    recent = RecentRequests()
+    for number in range(2 * MAX_ENDED):
+        recent.ended(ended(f"r{number}", f"t{number % 7}"), known_tenant=number % 7 < 5)
+    kept = {record.id for record in recent.records()}
+    kept |= {record.id for tenant in range(7) for record in recent.last_of(f"t{tenant}")}
+    found = [f"r{number}" for number in range(2 * MAX_ENDED) if recent.find(f"r{number}")]
+    assert set(found) == kept
+    again = ended("r3", "t0")  # of an id that was served before
+    recent.ended(again, known_tenant=True)
+    for number in range(MAX_ENDED - 1):
+        recent.ended(ended(f"n{number}", "t1"), known_tenant=True)
+    assert recent.find("r3") is again
+
+
 def test_a_request_of_no_known_tenant_makes_no_ring_of_its_own() -> None:
     recent = RecentRequests()
     recent.ended(ended("r", "forged"), known_tenant=False)
