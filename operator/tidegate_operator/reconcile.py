@@ -301,7 +301,7 @@ class Reconciler:
             now_seconds=now,
         )
         wanted = router is not None and router.tls is not None
-        return replace(route, tls=speaks_tls(wanted, routers))
+        return replace(route, tls=speaks_tls(wanted, routers, service))
 
     async def _router(
         self,

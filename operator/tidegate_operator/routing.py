@@ -16,7 +16,8 @@ request is refused for it. Either way what is to serve next serves before what s
 A pool that is new has no client from before: its Service leads to the router from the first.
 
 Whether clients speak TLS follows from the router's pods that are ready, not from the spec: where
-the certificate is missing, those of before go on as they were.
+the certificate is missing, those of before go on as they were. While none is ready, it stays as it
+was.
 
 Everything is read from live objects, so a restarted or a second operator goes on where one stopped.
 """
@@ -47,6 +48,8 @@ SETTLE_SECONDS = 60.0
 """Until every node of a cluster knows where a Service leads."""
 ROUTED_SINCE_VERSION = 2
 """The version of the policy that says whether there is a router."""
+HTTPS = "https"
+"""The scheme, and so the name of the pool's Service's port."""
 _FROM_THE_FIRST = timestamp(0.0)
 _SIDECARS = "the sidecars to know that clients come without it"
 
@@ -74,7 +77,7 @@ class Route:
     @property
     def scheme(self) -> str:
         """Of the URLs by which clients call the pool's Service."""
-        return "https" if self.leads and self.tls else "http"
+        return HTTPS if self.leads and self.tls else "http"
 
     @property
     def has_router(self) -> bool:
@@ -142,11 +145,16 @@ def knows_routers(pod: Json) -> bool:
     return _has_volume(pod, IDENTITY)
 
 
-def speaks_tls(wanted: bool, ready: Sequence[Json]) -> bool:
+def speaks_tls(wanted: bool, ready: Sequence[Json], service: Json | None) -> bool:
     """Whether the router speaks TLS with clients, by its ready pods; as the spec wants it where
-    there is none, or some are replaced already."""
+    some are replaced already. While none is ready it is as the pool's Service says that leads to
+    it, so that nobody is told otherwise for a moment."""
     found = {_has_volume(pod, TLS) for pod in ready}
-    return found.pop() if len(found) == 1 else wanted
+    if len(found) == 1:
+        return found.pop()
+    if found or service is None or _since(service) is None:
+        return wanted
+    return any(port.get("name") == HTTPS for port in service["spec"].get("ports") or ())
 
 
 def _has_volume(pod: Json, name: str) -> bool:

@@ -26,11 +26,11 @@ NOW = 1_000_000.0
 SINCE = timestamp(NOW)
 
 
-def service(since: str | None = None) -> dict[str, Any]:
+def service(since: str | None = None, scheme: str = "http") -> dict[str, Any]:
     annotations = {} if since is None else {"annotations": {ROUTED_SINCE_ANNOTATION: since}}
     component = "engine" if since is None else "router"
-    selector = {"selector": {COMPONENT_LABEL: component}}
-    return {"metadata": {"name": "chat"} | annotations, "spec": selector}
+    spec = {"selector": {COMPONENT_LABEL: component}, "ports": [{"name": scheme, "port": 8000}]}
+    return {"metadata": {"name": "chat"} | annotations, "spec": spec}
 
 
 def plan(wanted: bool, live: dict[str, Any] | None, **seen: Any) -> Route:
@@ -100,8 +100,17 @@ def test_a_pod_knows_routers_by_its_volumes() -> None:
 def test_clients_speak_as_the_routers_do_that_are_ready() -> None:
     old, new = ({"spec": {"volumes": [{"name": name}]}} for name in ("policy", "tls"))
     for wanted in (True, False):
-        assert [speaks_tls(wanted, pods) for pods in ([old, old], [new])] == [False, True]
-        assert speaks_tls(wanted, []) is speaks_tls(wanted, [old, new]) is wanted
+        for live in (None, service(), service(SINCE, "http"), service(SINCE, "https")):
+            assert [speaks_tls(wanted, pods, live) for pods in ([old, old], [new])] == [False, True]
+            assert speaks_tls(wanted, [old, new], live) is wanted
+
+
+def test_while_no_router_is_ready_clients_go_on_as_they_were_told() -> None:
+    for wanted in (True, False):
+        assert speaks_tls(wanted, [], service(SINCE, "https"))
+        assert not speaks_tls(wanted, [], service(SINCE, "http"))
+        # Nobody came by the router before.
+        assert speaks_tls(wanted, [], None) is speaks_tls(wanted, [], service()) is wanted
 
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
