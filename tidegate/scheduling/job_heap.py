@@ -72,6 +72,12 @@ class JobHeap:
             self._gone -= 1
         return None
 
+    def are_alike(self, fields: int) -> bool:
+        """Whether all keys are seen to begin with the same ``fields``: O(1), while sorted and not
+        empty; else they may all the same."""
+        entries = self._entries
+        return self._sorted and entries[self._front][:fields] == entries[-1][:fields]
+
     def pop(self) -> Job | None:
         """Take the first out."""
         entry = self.first()

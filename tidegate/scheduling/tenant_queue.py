@@ -19,6 +19,9 @@ from tidegate.scheduling.job_heap import JobHeap
 from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.request import Request
 
+_BEFORE_ORDER = 2
+"""Fields of a key that go before the order of arrival."""
+
 
 class TenantQueue(JobHeap):
     """Waiting requests of one tenant; O(log n) amortised."""
@@ -65,9 +68,16 @@ class TenantQueue(JobHeap):
         return job
 
     def oldest(self) -> Request | None:
-        """The request that has waited longest; None: nothing waits. O(n)."""
-        waiting = [job.request for job in self]
-        return min(waiting, key=lambda request: request.arrival, default=None)
+        """The request that came first; None: nothing waits. O(1) where that is the next one: in
+        arrival order, or while all wait in it, of one priority and without deadlines. Else O(n)."""
+        entry = self.first()
+        if entry is None:
+            return None
+        if self._in_arrival_order or self.are_alike(_BEFORE_ORDER):
+            first: Job = entry[-1]
+        else:
+            first = min(self, key=lambda job: job.order)
+        return first.request
 
     def take(self) -> Job:
         """Take the next to dispatch out; the queue must not be empty."""
