@@ -53,7 +53,7 @@ def load(
     """
     try:
         workload = read_scenario(scenario)
-        workload.check_traces()
+        workload.check_sources()
         checked_endpoint(endpoint)
         keys = tenant_keys(workload.scenario, key or [])
         check_writable(json_file, "--json")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidegate.cli import simulate_systems as systems
-from tidegate.cli.simulate_workload import BUILT_IN
+from tidegate.scheduling.contracts import BuiltInWorkload
 
 _MOST_SECONDS = 1_000_000
 """Of virtual time, as in a scenario."""
@@ -27,7 +27,9 @@ Files = Annotated[
 ]
 WorkloadName = Annotated[
     str,
-    typer.Option(help=f"A scenario file as for `tidegate load`, or one of {', '.join(BUILT_IN)}."),
+    typer.Option(
+        help=f"A scenario file as for `tidegate load`, or one of {', '.join(BuiltInWorkload)}."
+    ),
 ]
 PolicyName = Annotated[
     str | None,

@@ -17,51 +17,21 @@ from pathlib import Path
 from tidegate import workload as scenarios
 from tidegate.cli.errors import CommandError
 from tidegate.cli.policy_files import PolicyInput
-from tidegate.scheduling.contracts import Endpoint, Policy, TenantLoad, TenantPolicy
+from tidegate.scheduling.contracts import (
+    BuiltInWorkload,
+    Endpoint,
+    Policy,
+    TenantLoad,
+    TenantPolicy,
+)
 from tidegate.workload import ScenarioError, TraceError, read_scenario
-from tidegate.workload.clients import incidents, mixed_node
-from tidegate.workload.clients.backlog import ten_thousand_against_five
-from tidegate.workload.clients.client import Workload
+from tidegate.workload.clients import Workload
+from tidegate.workload.clients.built_in import BUILT_IN
 from tidegate.workload.clients.scenario import from_scenario
-from tidegate.workload.clients.servegen import servegen
-from tidegate.workload.workload import TRACES_ENVIRONMENT
 
-OPEN_REQUESTS_PER_SECOND = 2.5
-POISON_FROM_SECONDS = 300.0
 BUILT_IN_SECONDS = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltIn:
-    """A workload by seed, and what of its beginning is no steady state."""
-
-    make: Callable[[int], Workload]
-    warmup_seconds: float = 60.0
-
-
-SERVEGEN_FOLDER = Path("servegen/data/language/m-small")
-"""In $TIDEGATE_TRACES."""
-
-
-def _servegen(seed: int) -> Workload:
-    traces = os.environ.get(TRACES_ENVIRONMENT)
-    if not traces:
-        raise ValueError(f"{TRACES_ENVIRONMENT} names no folder of traces")
-    return servegen(Path(traces) / SERVEGEN_FOLDER, seed)
-
-
-BUILT_IN = {
-    "mixed-node": BuiltIn(lambda seed: mixed_node.mixed_node(mixed_node.FULL, seed)),
-    "mixed-node-half": BuiltIn(lambda seed: mixed_node.mixed_node(mixed_node.HALF, seed)),
-    "mixed-node-open": BuiltIn(
-        lambda seed: mixed_node.mixed_node_open(OPEN_REQUESTS_PER_SECOND, seed)
-    ),
-    "long-prompts": BuiltIn(incidents.long_prompts),
-    "avalanche": BuiltIn(incidents.avalanche),
-    "poison": BuiltIn(lambda seed: incidents.poison(seed, POISON_FROM_SECONDS)),
-    "servegen": BuiltIn(_servegen),
-    "ten-thousand-against-five": BuiltIn(ten_thousand_against_five, warmup_seconds=0.0),
-}
+BUILT_IN_WARMUP_SECONDS = 60.0
+"""The beginning of a built-in workload, which is no steady state; of a backlog all counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +71,7 @@ class Timing:
 def prepare(given: PolicyInput, workload: str, timing: Timing) -> Load:
     """Read the workload (a scenario file or a built-in name) and fit the policy to it."""
     if workload in BUILT_IN:
-        return _built_in(given.policy, workload, timing)
+        return _built_in(given.policy, BuiltInWorkload(workload), timing)
     path = Path(workload)
     if not path.exists() and not path.suffix:
         raise CommandError(
@@ -111,10 +81,13 @@ def prepare(given: PolicyInput, workload: str, timing: Timing) -> Load:
     return _scenario(given, path, timing)
 
 
-def _built_in(policy: Policy, name: str, timing: Timing) -> Load:
-    build = BUILT_IN[name].make
+def _built_in(policy: Policy, name: BuiltInWorkload, timing: Timing) -> Load:
+    build = BUILT_IN[name]
     seed = timing.seed or 0
-    warmup, until, duration = timing.spread(BUILT_IN_SECONDS, BUILT_IN[name].warmup_seconds)
+    backlog = name is BuiltInWorkload.TEN_THOUSAND_AGAINST_FIVE
+    warmup, until, duration = timing.spread(
+        BUILT_IN_SECONDS, 0.0 if backlog else BUILT_IN_WARMUP_SECONDS
+    )
     try:
         tenants = build(seed).tenants
     except (OSError, ValueError) as error:
@@ -146,12 +119,16 @@ def _scenario(given: PolicyInput, path: Path, timing: Timing) -> Load:
         source = scenarios.Workload(
             replace(scenario, duration_seconds=duration, seed=seed), path.resolve().parent
         )
-        source.check_traces()
+        source.check_sources()
     except (ScenarioError, TraceError) as error:
         raise CommandError(str(error), exit_code=2) from None
     rows, notes = _rows(given, scenario.tenants)
     tier_of = {row.name: row.tier for row in rows}
     tiers = _tiers(given.policy, tier_of.values())
+    try:
+        from_scenario(source, tier_of, tiers)
+    except ValueError as error:
+        raise CommandError(f"--workload {path}: {error}", exit_code=2) from None
     return Load(
         lambda: from_scenario(source, tier_of, tiers), _only(given.policy, rows), warmup, until,
         duration, seed, tuple(notes),

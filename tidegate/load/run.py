@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
 
 from tidegate.load.client_lag import LoopLag
 from tidegate.load.http_client import HttpClient, connection_limit
@@ -19,14 +20,20 @@ from tidegate.load.sample import Sample, SampleState
 from tidegate.load.wire import WireFormat, WireRequest
 from tidegate.scheduling.contracts import ArrivalProcess, TenantLoad
 from tidegate.workload import PlannedRequest, Workload
+from tidegate.workload.clients import Client
 
 _REFUSED_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 _LONGEST_TURN_SECONDS = 0.05
 
+_Send = Callable[[PlannedRequest, WireRequest], Coroutine[None, None, object]]
+
 
 class LoadRun:
-    """Sends a workload. ``keys``: API key by tenant; ``model`` replaces the scenario's."""
+    """Sends a workload. ``keys``: API key by tenant; ``model`` replaces the scenario's.
+
+    :class:`TraceError`, :class:`ScenarioError`: the clients of its built-in workload can't be made.
+    """
 
     def __init__(
         self,
@@ -44,6 +51,7 @@ class LoadRun:
         self.started_at = 0.0
         self.complete = False
         self._workload = workload
+        self._clients = workload.clients()
         self._endpoint = endpoint
         self._formats = {
             tenant.name: WireFormat(
@@ -105,32 +113,61 @@ class LoadRun:
         with contextlib.suppress(TimeoutError):  # what is unanswered by then is unfinished
             async with asyncio.timeout(limit), asyncio.TaskGroup() as tenants:
                 for tenant in self.scenario.tenants:
-                    tenants.create_task(self._send_tenant(client, tenant))
+                    if tenant.arrival.process is not ArrivalProcess.BUILT_IN:
+                        tenants.create_task(self._send_tenant(client, tenant))
+                for source in self._clients:
+                    tenants.create_task(self._send_client(client, source))
+
+    async def _send_client(self, client: HttpClient, source: Client) -> None:
+        """What a client of a built-in workload sends, also because of the answers."""
+
+        async def send(planned: PlannedRequest, wire: WireRequest) -> None:
+            following: PlannedRequest | None = planned
+            while following is not None:
+                sample = await self._one(client, following, wire)
+                following = self._following(source, following, sample)
+                if following is not None:
+                    wire = self._formats[following.tenant].build(following)
+                    await self._sleep_until(following.at_seconds or 0.0)
+
+        await self._open_loop(source.arrivals(), send)
+
+    def _following(
+        self, source: Client, ended: PlannedRequest, sample: Sample
+    ) -> PlannedRequest | None:
+        """The request that the end of another brings, at a time that its refusal allows."""
+        now = self.elapsed_seconds
+        planned = source.follow_up(ended, now, sample.state is SampleState.OK)
+        if planned is None:
+            return None
+        earliest = now
+        if sample.state is not SampleState.OK and sample.retry_after_seconds is not None:
+            earliest += min(sample.retry_after_seconds, _LONGEST_PAUSE_SECONDS)
+        at = max(planned.at_seconds or 0.0, earliest)
+        return replace(planned, at_seconds=at) if at < self.scenario.duration_seconds else None
 
     async def _send_tenant(self, client: HttpClient, tenant: TenantLoad) -> None:
         requests = self._workload.requests(tenant)
         if tenant.arrival.process is not ArrivalProcess.CLOSED:
-            await self._open_loop(client, tenant, requests)
+            await self._open_loop(requests, lambda planned, wire: self._one(client, planned, wire))
             return
         await self._sleep_until(tenant.start_seconds)
         async with asyncio.TaskGroup() as callers:
             for _ in range(tenant.arrival.concurrency or 1):
                 callers.create_task(self._closed_loop(client, tenant, requests))
 
-    async def _open_loop(
-        self, client: HttpClient, tenant: TenantLoad, requests: Iterator[PlannedRequest]
-    ) -> None:
+    async def _open_loop(self, requests: Iterator[PlannedRequest], send: _Send) -> None:
         yielded = self.elapsed_seconds
         async with asyncio.TaskGroup() as in_flight:
             for planned in requests:
-                wire = self._formats[tenant.name].build(planned)
+                wire = self._formats[planned.tenant].build(planned)
                 now = self.elapsed_seconds
                 delay = (planned.at_seconds or 0.0) - now
                 # A turn of the loop for each request would pace a burst by the traffic under way.
                 if delay > 0 or now - yielded > _LONGEST_TURN_SECONDS:
                     await asyncio.sleep(max(0.0, delay))
                     yielded = self.elapsed_seconds
-                in_flight.create_task(self._one(client, planned, wire))
+                in_flight.create_task(send(planned, wire))
 
     async def _closed_loop(
         self, client: HttpClient, tenant: TenantLoad, requests: Iterator[PlannedRequest]

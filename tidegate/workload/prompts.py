@@ -48,10 +48,11 @@ def _pieces(request: PlannedRequest, seed: int) -> list[tuple[Random, int]]:
     pieces = []
     left = request.prompt_tokens
     if request.prefix is not None:
+        source = f"{request.prefix.source}/" if request.prefix.source else ""
         for block in request.prefix.block_ids:
             tokens = min(request.prefix.block_tokens, left)
             if tokens > 0:
-                pieces.append((Random(f"{seed}/block/{block}"), tokens))
+                pieces.append((Random(f"{seed}/block/{source}{block}"), tokens))
             left -= tokens
     if left > 0:
         own = Random(f"{seed}/{request.tenant}/prompt/{request.index}")

@@ -12,6 +12,8 @@ class SharedPrefix:
     block_ids: tuple[int, ...]
     block_tokens: int
     """Tokens of each block; the last is cut where the prompt ends."""
+    source: str = ""
+    """Whose ids they are: equal ids of two sources are different blocks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from tidegate.scheduling.contracts import ContractError, Scenario, decode
-from tidegate.workload.workload import Workload
+from tidegate.workload.workload import ScenarioError, Workload
 
 MAX_SCENARIO_BYTES = 4 * 1024 * 1024
 
@@ -24,12 +24,11 @@ _NOT_YAML = (
 )
 
 
-class ScenarioError(ValueError):
-    """A scenario file that can't be used; the message names the file and the place in it."""
-
-
 def read_scenario(path: Path) -> Workload:
-    """The workload of a scenario file; its trace paths are relative to the file's folder."""
+    """The workload of a scenario file; its trace paths are relative to the file's folder.
+
+    :class:`ScenarioError` names the file and the place in it.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_SCENARIO_BYTES + 1)

@@ -6,6 +6,7 @@ import heapq
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
 from random import Random
@@ -18,11 +19,15 @@ from tidegate.scheduling.contracts import (
     Trace,
 )
 from tidegate.workload.arrivals import arrival_times
+from tidegate.workload.clients.built_in import BUILT_IN, ListedClient
 from tidegate.workload.lengths import lengths
 from tidegate.workload.requests import PlannedRequest, SharedPrefix
 from tidegate.workload.traces import READERS, TraceError, TraceRecord
+from tidegate.workload.traces.record import TRACES_ENVIRONMENT
 
-TRACES_ENVIRONMENT = "TIDEGATE_TRACES"
+
+class ScenarioError(ValueError):
+    """A scenario that can't be used; the message names what is wrong with it."""
 
 
 class Workload:
@@ -36,8 +41,10 @@ class Workload:
         """A tenant's requests in order, up to its ``requests`` and the scenario's duration.
 
         Those of a closed loop have no time and, without ``requests``, no end. Raises
-        :class:`TraceError`.
+        :class:`TraceError`; ValueError: the tenant is a built-in workload's, see ``clients``.
         """
+        if tenant.arrival.process is ArrivalProcess.BUILT_IN:
+            raise ValueError(f"tenant {tenant.name!r} is of a client of a built-in workload")
         planned = self._traced(tenant) if tenant.trace is not None else self._drawn(tenant)
         for request in islice(planned, tenant.requests):
             if request.at_seconds is not None and (
@@ -46,8 +53,37 @@ class Workload:
                 return
             yield request
 
+    def clients(self) -> list[ListedClient]:
+        """Who sends for the tenants of a built-in workload, at the beginning of a run.
+
+        Of what a client sends for several tenants, only the requests of the listed ones.
+        :class:`ScenarioError`: the workload has no tenant of such a name; :class:`TraceError`.
+        """
+        rows = {
+            tenant.name: tenant
+            for tenant in self.scenario.tenants
+            if tenant.arrival.workload is not None
+        }
+        workload = next((tenant.arrival.workload for tenant in rows.values()), None)
+        if workload is None:
+            return []
+        made = BUILT_IN[workload](self.scenario.seed)
+        if unknown := [name for name in rows if name not in made.tenants]:
+            raise ScenarioError(
+                f"tenant {unknown[0]!r}: the workload {workload} has none of that name; it has "
+                f"{', '.join(made.tenants)}"
+            )
+        return [
+            ListedClient(client, client.tier, listed, self.scenario.duration_seconds)
+            for client in made.clients
+            if (listed := tuple(name for name in client.tenants if name in rows))
+        ]
+
     def stream(self) -> Iterator[PlannedRequest]:
-        """The requests of all tenants in time order; a closed loop has no times: ``ValueError``."""
+        """The requests of all tenants in time order; ValueError: a closed loop has no times.
+
+        Nor has a tenant of a built-in workload, which may wait for answers.
+        """
         for tenant in self.scenario.tenants:
             if tenant.arrival.process is ArrivalProcess.CLOSED:
                 raise ValueError(f"tenant {tenant.name!r} is a closed loop: it has no times")
@@ -56,8 +92,12 @@ class Workload:
             key=lambda request: request.at_seconds or 0.0,
         )
 
-    def check_traces(self) -> None:
-        """Read every trace once as it will be replayed; :class:`TraceError` where one is bad."""
+    def check_sources(self) -> None:
+        """Read every trace once as it will be replayed, and what a built-in workload reads.
+
+        :class:`TraceError`, :class:`ScenarioError`: it can't be replayed.
+        """
+        self.clients()
         for tenant in self.scenario.tenants:
             if tenant.trace is None:
                 continue
@@ -130,4 +170,4 @@ def _divided(tokens: int, divisor: int) -> int:
 def _divided_prefix(prefix: SharedPrefix | None, divisor: int) -> SharedPrefix | None:
     if prefix is None:
         return None
-    return SharedPrefix(prefix.block_ids, max(1, prefix.block_tokens // divisor))
+    return replace(prefix, block_tokens=max(1, prefix.block_tokens // divisor))

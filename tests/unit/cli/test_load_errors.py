@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tidegate.cli.main import main
+from tidegate.workload.clients.built_in import SERVEGEN_FOLDER
 
 KEY = "sk-test-only"
+SERVEGEN = Path(__file__).parents[3] / "examples" / "load" / "servegen.yaml"
 SCENARIO = """
 version: 1
 name: test
@@ -85,6 +87,35 @@ def test_a_scenario_that_is_wrong_is_told_where(
     assert failed(monkeypatch, "load", scenario) == 2
     assert capsys.readouterr().err == (
         f"tidegate: {scenario}: scenario.tenants[0]: trace: required for Trace\n"
+    )
+
+
+def test_servegen_cut_short_is_told_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / SERVEGEN_FOLDER
+    folder.mkdir(parents=True)
+    rates = folder / "chunk-0-trace.csv"
+    rates.write_text("0,1.5,1,Gamma,1,1\n600,1.5")
+    monkeypatch.setenv("TIDEGATE_TRACES", str(tmp_path))
+    assert failed(monkeypatch, "load", SERVEGEN, "--endpoint", "http://127.0.0.1:1") == 2
+    assert capsys.readouterr().err == f"tidegate: {rates}:2: expected 6 fields, got 2\n"
+    rates.write_text("0,1.5,1,Gamma,1,1\n")
+    assert failed(monkeypatch, "load", SERVEGEN, "--endpoint", "http://127.0.0.1:1") == 2
+    assert capsys.readouterr().err == (
+        f"tidegate: {rates}:1: ends after 600 s; there is nothing from 741600 s on\n"
+    )
+
+
+def test_a_tenant_that_a_built_in_workload_has_not_is_told(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = "- name: a\n  arrival: {process: BuiltIn, workload: ten-thousand-against-five}\n"
+    scenario.write_text(SCENARIO[: SCENARIO.index("- name")] + row)
+    assert failed(monkeypatch, "load", scenario) == 2
+    assert capsys.readouterr().err == (
+        "tidegate: tenant 'a': the workload ten-thousand-against-five has none of that name; "
+        "it has backlog/many, backlog/few\n"
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from tidegate.cli.main import main
 from tidegate.scheduling.contracts import Policy, SimulationReport, loads
 from tidegate.workload import read_scenario
+from tidegate.workload.clients.built_in import SERVEGEN_FOLDER
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICKSTART = ROOT / "examples" / "quickstart"
@@ -105,6 +106,23 @@ def test_a_policy_file_and_a_built_in_workload(
     assert "tenants of the workload's own" in capsys.readouterr().out
     assert shown.read_text().startswith("<!doctype html>")
     assert "conversation" in shown.read_text()
+
+
+def test_a_scenario_of_a_built_in_workload_is_that_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = ROOT / "examples" / "simulate" / "reserved-node.json"
+    times = ("--duration", 20, "--warmup", 5, "--drain", 5, "--seed", 9, "--policy", "sidecar")
+    runs = []
+    for workload in ("long-prompts", ROOT / "examples" / "load" / "long-prompts.yaml"):
+        written = tmp_path / "r.json"
+        arguments = (policy, "--workload", workload, *times, "--json", written)
+        assert simulate(monkeypatch, *arguments) == 0
+        runs.append(loads(SimulationReport, written.read_text()).runs[0])
+    named, listed = runs
+    assert listed.tiers == named.tiers
+    assert {row.name: row for row in listed.tenants} == {row.name: row for row in named.tenants}
+    assert sum(row.figures.sent for row in listed.tenants) > 20
 
 
 def test_a_built_in_burst_at_the_start_is_measured(
@@ -343,6 +361,11 @@ def test_a_workload_of_traces_needs_them(
     monkeypatch.setenv("TIDEGATE_TRACES", str(tmp_path))
     assert simulate(monkeypatch, QUICKSTART, "--workload", "servegen") == 2
     assert_one_line(capsys, "holds no client of ServeGen's that sends anything")
+    folder = tmp_path / SERVEGEN_FOLDER
+    folder.mkdir(parents=True)
+    (folder / "chunk-0-trace.csv").write_text("0,1.5,1,Gamma,1,1\n")
+    assert simulate(monkeypatch, QUICKSTART, "--workload", "servegen") == 2
+    assert_one_line(capsys, "chunk-0-trace.csv:1: ends after 600 s; there is nothing from 741600 s")
 
 
 def test_what_the_operator_would_report_is_noted(

@@ -32,6 +32,7 @@ from tidegate.workload.clients.mixed_node import (
 )
 from tidegate.workload.clients.scenario import from_scenario
 from tidegate.workload.clients.servegen import servegen, servegen_client, weibull_shape
+from tidegate.workload.traces.servegen import ClientLengths, read_rates
 
 
 def first(client: Client, count: int) -> list[PlannedRequest]:
@@ -194,19 +195,15 @@ def test_a_scenario_sends_what_the_load_generator_would() -> None:
 def test_a_servegen_client_keeps_its_rate_and_variation(tmp_path: Path) -> None:
     rows = [f"{600 * index},4.0,2.0,Gamma,1,1" for index in range(72)]
     (tmp_path / "chunk-7-trace.csv").write_text("\n".join(rows))
-    lengths = {"input_tokens": "{100: 0.5, 300: 0.5}", "output_tokens": "{7: 1.0}"}
-    silent = {"input_tokens": "{}", "output_tokens": "{}"}
-    dataset = {"0": silent, "21600": lengths}
-    (tmp_path / "chunk-7-dataset.json").write_text(json.dumps(dataset))
-
-    def client(start_seconds: int) -> Client:
-        return servegen_client(
-            tmp_path, 7, tenant="a", tier="t", start_seconds=start_seconds, rate_factor=0.5, seed=1
-        )
-
-    with pytest.raises(ValueError, match="no lengths"):
-        client(0)
-    sent = first(client(21_600), 4_000)
+    client = servegen_client(
+        read_rates(tmp_path, 7, 21_600),
+        ClientLengths({100: 0.5, 300: 0.5}, {7: 1.0}),
+        tenant="a",
+        tier="t",
+        rate_factor=0.5,
+        seed=1,
+    )
+    sent = first(client, 4_000)
     times = [request.at_seconds or 0.0 for request in sent]
     gaps = [after - before for before, after in pairwise(times)]
     assert fmean(gaps) == pytest.approx(0.5, rel=0.15)

@@ -18,7 +18,7 @@ def test_the_trace_is_what_its_script_makes() -> None:
 
 def test_its_scenario_replays_all_of_it() -> None:
     workload = read_scenario(EXAMPLES / "load" / "short-chat.yaml")
-    workload.check_traces()
+    workload.check_sources()
     (traced,) = [tenant for tenant in workload.scenario.tenants if tenant.trace]
     lines = (EXAMPLES / "traces" / "synthetic-chat.jsonl").read_text().splitlines()
     planned = list(workload.requests(traced))

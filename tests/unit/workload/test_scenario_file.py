@@ -60,6 +60,9 @@ def test_the_examples_are_read(path: Path) -> None:
         ("- name: a", "- name: a\n  name: b", "scenario.yaml:8:3: 'name' is given twice"),
         ("- name: a", "- name: a\n  1: b", "scenario.yaml:8:3: a key must be a string"),
         ("- name: a", "- name: [", "scenario.yaml:9:3: expected"),
+        ("Constant, rate_per_second: 2", "BuiltIn", "arrival: workload: required for BuiltIn"),
+        ("rate_per_second: 2", "rate_per_second: 2, workload: poison", "nothing for Constant"),
+        ("Constant, rate_per_second: 2", "BuiltIn, workload: x", "workload: expected one of"),
         (GOOD, "", "scenario: expected an object, got null"),
         ("version: 1", 'version: !!int ""', "not YAML"),
         ("version: 1", "version: !!bool maybe", "not YAML"),
@@ -74,6 +77,38 @@ def test_a_bad_scenario_is_told_where(old: str, new: str, message: str, tmp_path
         read_scenario(path)
     assert str(path) in str(raised.value)
     assert message in str(raised.value)
+
+
+BUILT_IN = """
+version: 1
+name: test
+model: m
+duration_seconds: 10
+tenants:
+- name: node/t0-00
+  arrival: {process: BuiltIn, workload: mixed-node}
+- name: node/t0-01
+  arrival: {process: BuiltIn, workload: mixed-node}
+"""
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ("  requests: 3", "requests: means nothing for BuiltIn"),
+        ("  start_seconds: 3", "start_seconds: means nothing for BuiltIn"),
+        ("  endpoint: embeddings", "endpoint: a built-in workload has outputs"),
+        ("  prompt_tokens: {distribution: Constant, value: 8}", "prompt_tokens: means nothing"),
+        ("  output_tokens: {distribution: Constant, value: 8}", "output_tokens: means nothing"),
+        ("- name: b\n  arrival: {process: BuiltIn, workload: poison}", "only one built-in work"),
+    ],
+)
+def test_a_built_in_workload_says_all_that_is_sent(
+    added: str, message: str, tmp_path: Path
+) -> None:
+    assert len(read_scenario(written(tmp_path, BUILT_IN)).scenario.tenants) == 2
+    with pytest.raises(ScenarioError, match=message):
+        read_scenario(written(tmp_path, f"{BUILT_IN}{added}\n"))
 
 
 def test_tenants_have_names_of_their_own(tmp_path: Path) -> None:

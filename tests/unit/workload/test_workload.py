@@ -147,7 +147,7 @@ def replayed(tmp_path: Path, **trace: object) -> list[PlannedRequest]:
         version=SCENARIO_VERSION, name="t", model="m", duration_seconds=1000, tenants=(load,)
     )
     made = Workload(scenario, tmp_path)
-    made.check_traces()
+    made.check_sources()
     return list(made.requests(load))
 
 
@@ -183,7 +183,7 @@ def test_a_relative_trace_is_found_beside_the_scenario_else_in_the_traces_folder
     made = Workload(scenario, tmp_path / "scenario")
     monkeypatch.delenv("TIDEGATE_TRACES", raising=False)
     with pytest.raises(TraceError, match="set TIDEGATE_TRACES"):
-        made.check_traces()
+        made.check_sources()
     header = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     for folder, tokens in (("traces", 1), ("scenario", 2)):
         path = tmp_path / folder / "sub" / "trace.csv"

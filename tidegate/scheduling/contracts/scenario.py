@@ -37,7 +37,8 @@ class ArrivalProcess(StrEnum):
 
     Closed: ``concurrency`` callers, each sends when its last answer ended. Poisson, Constant:
     ``rate_per_second``, whatever the answers do. Burst: all at ``start_seconds``. Trace: at the
-    times of ``trace``.
+    times of ``trace``. BuiltIn: what the tenant of that name sends in ``workload``, some of it
+    because an answer has come.
     """
 
     CLOSED = "Closed"
@@ -45,6 +46,23 @@ class ArrivalProcess(StrEnum):
     CONSTANT = "Constant"
     BURST = "Burst"
     TRACE = "Trace"
+    BUILT_IN = "BuiltIn"
+
+
+class BuiltInWorkload(StrEnum):
+    """Workloads that Tidegate brings, with tenants of their own (docs/simulate.md).
+
+    servegen reads $TIDEGATE_TRACES/servegen.
+    """
+
+    MIXED_NODE = "mixed-node"
+    MIXED_NODE_HALF = "mixed-node-half"
+    MIXED_NODE_OPEN = "mixed-node-open"
+    LONG_PROMPTS = "long-prompts"
+    AVALANCHE = "avalanche"
+    POISON = "poison"
+    SERVEGEN = "servegen"
+    TEN_THOUSAND_AGAINST_FIVE = "ten-thousand-against-five"
 
 
 class TraceFormat(StrEnum):
@@ -87,14 +105,19 @@ class Arrival:
         low=0.0001,
         high=100_000,
     )
+    workload: BuiltInWorkload | None = described(
+        "The built-in workload; for BuiltIn, required there, and the same for all of a scenario.",
+        default=None,
+    )
 
     def __post_init__(self) -> None:
         wants = {
             ArrivalProcess.CLOSED: "concurrency",
             ArrivalProcess.POISSON: "rate_per_second",
             ArrivalProcess.CONSTANT: "rate_per_second",
+            ArrivalProcess.BUILT_IN: "workload",
         }.get(self.process)
-        for name in ("concurrency", "rate_per_second"):
+        for name in ("concurrency", "rate_per_second", "workload"):
             _require_exactly_where(self, name, name == wants, str(self.process))
 
 
@@ -167,7 +190,11 @@ class LengthDistribution:
 class TenantLoad:
     """What one tenant sends."""
 
-    name: str = described("Its name in the report; unique in the scenario.", low=1, high=317)
+    name: str = described(
+        "Its name in the report, and in a built-in workload; unique in the scenario.",
+        low=1,
+        high=317,
+    )
     arrival: Arrival = described("When it sends.")
     tier: str = described("Tier under which the report sums it.", default="-", low=1, high=63)
     key: str | None = described(
@@ -193,10 +220,11 @@ class TenantLoad:
         "Where times and lengths come from; for Trace, required there.", default=None
     )
     prompt_tokens: LengthDistribution | None = described(
-        "Prompt lengths; required without a trace.", default=None
+        "Prompt lengths; required without a trace or a built-in workload.", default=None
     )
     output_tokens: LengthDistribution | None = described(
-        "Output lengths (sent as max_tokens); required without a trace, never for embeddings.",
+        "Output lengths (sent as max_tokens); required without a trace or a built-in workload, "
+        "never for embeddings.",
         default=None,
     )
     prompt_as_token_ids: bool = described(
@@ -228,16 +256,23 @@ class TenantLoad:
         self._check_endpoint()
 
     def _check_source(self) -> None:
-        traced = self.arrival.process is ArrivalProcess.TRACE
+        process = self.arrival.process
+        drawn = process not in (ArrivalProcess.TRACE, ArrivalProcess.BUILT_IN)
         embeds = self.endpoint is Endpoint.EMBEDDINGS
-        _require_exactly_where(self, "trace", traced, str(self.arrival.process))
-        _require_exactly_where(self, "prompt_tokens", not traced, str(self.arrival.process))
+        _require_exactly_where(self, "trace", process is ArrivalProcess.TRACE, str(process))
+        _require_exactly_where(self, "prompt_tokens", drawn, str(process))
         if not embeds:
-            _require_exactly_where(self, "output_tokens", not traced, str(self.arrival.process))
+            _require_exactly_where(self, "output_tokens", drawn, str(process))
         elif self.output_tokens is not None:
             raise ContractError("output_tokens: embeddings have no output; leave it unset")
-        if self.arrival.process is ArrivalProcess.BURST and self.requests is None:
+        if process is ArrivalProcess.BURST and self.requests is None:
             raise ContractError("requests: required for Burst")
+        if process is ArrivalProcess.BUILT_IN:
+            if self.start_seconds:
+                raise ContractError("start_seconds: means nothing for BuiltIn; leave it unset")
+            _require_exactly_where(self, "requests", False, str(process))
+            if embeds:
+                raise ContractError("endpoint: a built-in workload has outputs; it cannot embed")
 
     def _check_endpoint(self) -> None:
         if self.endpoint not in LOAD_ENDPOINTS:
@@ -278,6 +313,9 @@ class Scenario:
             if tenant.name in seen:
                 raise ContractError(f"tenants: {tenant.name!r} is listed twice")
             seen.add(tenant.name)
+        built_in = {tenant.arrival.workload for tenant in self.tenants} - {None}
+        if len(built_in) > 1:
+            raise ContractError("tenants: only one built-in workload in a scenario")
 
 
 def _require_exactly_where(owner: object, name: str, wanted: bool, kind: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tidegate import workload as scenarios
 from tidegate.scheduling.contracts import ArrivalProcess, TenantLoad
-from tidegate.workload.clients.client import RETRY_SECONDS, Workload
+from tidegate.workload.clients.client import RETRY_SECONDS, Client, Workload
 from tidegate.workload.requests import PlannedRequest
 
 
@@ -61,12 +61,31 @@ def from_scenario(
 ) -> Workload:
     """A scenario's tenants as clients; ``tier_of`` by tenant, where it is not the scenario's own.
 
-    ValueError: a tenant's tier is none of ``tiers``, or it embeds.
+    ValueError: a tenant's tier is none of ``tiers``, tenants of one client of a built-in workload
+    are in several, or two clients have one name.
     """
-    clients = []
-    for load in source.scenario.tenants:
-        tier = tier_of.get(load.name, load.tier)
+    tier_by_tenant = {
+        load.name: tier_of.get(load.name, load.tier) for load in source.scenario.tenants
+    }
+    for tenant, tier in tier_by_tenant.items():
         if tier not in tiers:
-            raise ValueError(f"tenant {load.name!r} is in tier {tier!r}, which is not served here")
-        clients.append(ScenarioClient(source, load, tier))
+            raise ValueError(f"tenant {tenant!r} is in tier {tier!r}, which is not served here")
+    clients: list[Client] = [
+        ScenarioClient(source, load, tier_by_tenant[load.name])
+        for load in source.scenario.tenants
+        if load.arrival.process is not ArrivalProcess.BUILT_IN
+    ]
+    names = {client.name for client in clients}
+    for client in source.clients():
+        its_tiers = sorted({tier_by_tenant[tenant] for tenant in client.tenants})
+        if len(its_tiers) > 1:
+            raise ValueError(
+                f"the tenants {', '.join(client.tenants)} send as one and must be in one tier; "
+                f"they are in {', '.join(its_tiers)}"
+            )
+        if client.name in names:
+            raise ValueError(
+                f"tenant {client.name!r}: a client of the built-in workload has this name"
+            )
+        clients.append(replace(client, tier=its_tiers[0]))
     return Workload(source.scenario.name, tuple(tiers), tuple(clients))

@@ -97,8 +97,7 @@ class SessionClient:
         self._open[index] = session
         block_tokens = gcd(self.first_tokens, self.turn_tokens)
         tokens = self.first_tokens + session.turn * self.turn_tokens
-        # 1 << 20 blocks for each session; the client's name salts them.
-        first_block = session.number << 20
+        first_block = session.number << 20  # as many for each session
         return PlannedRequest(
             tenant=session.tenant,
             index=index,
@@ -106,6 +105,8 @@ class SessionClient:
             prompt_tokens=tokens,
             output_tokens=self.output(session.random),
             prefix=SharedPrefix(
-                tuple(range(first_block, first_block + tokens // block_tokens)), block_tokens
+                tuple(range(first_block, first_block + tokens // block_tokens)),
+                block_tokens,
+                source=self.name,
             ),
         )

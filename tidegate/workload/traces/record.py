@@ -11,6 +11,9 @@ from typing import Any, TextIO
 
 from tidegate.workload.requests import SharedPrefix
 
+TRACES_ENVIRONMENT = "TIDEGATE_TRACES"
+"""The variable that names the folder of traces."""
+
 MAX_TOKENS = 10_000_000
 """A length above it is taken for a damaged file."""
 
