@@ -151,7 +151,7 @@ class KvHoldings(Generic[T]):
             running[one.tier].append(one)
         return [
             PoolBlocks(pool.name, pool.nominal_blocks, held, max(held - pool.nominal_blocks, 0))
-            for pool, held in zip(terms.pools, held_by_pool(terms, running), strict=True)
+            for pool, held in zip(terms.pools, own_blocks_by_pool(terms, running), strict=True)
         ]
 
     def held_by_tier(self) -> dict[str, int]:
@@ -165,8 +165,9 @@ class KvHoldings(Generic[T]):
         return held
 
 
-def held_by_pool(terms: StepPolicy, running: Sequence[Sequence[PlanRequest]]) -> list[int]:
-    """Blocks of these requests, who are by tier."""
+def own_blocks_by_pool(terms: StepPolicy, running: Sequence[Sequence[PlanRequest]]) -> list[int]:
+    """What these requests, who are by tier, hold in each pool; a shared block is its first
+    holder's."""
     held = [0] * len(terms.pools)
     for tier, those in zip(terms.tiers, running, strict=True):
         held[tier.pool] += sum([one.blocks - one.shared_blocks for one in those])

@@ -19,7 +19,7 @@ def held_by_tier(policy: StepPolicy, state: StepState) -> list[int]:
 
 
 def held_by_pool(policy: StepPolicy, state: StepState) -> list[int]:
-    """Blocks, shared ones once where the host says so."""
+    """Blocks, as the host counts them, who knows which are shared; else the sum of its tiers'."""
     if state.held_blocks_by_pool is not None:
         return list(state.held_blocks_by_pool)
     held = [0] * len(policy.pools)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple
 
-from tidegate.scheduling.kv_holdings import MANY_SEATS, KvHoldings, held_by_pool
+from tidegate.scheduling.kv_holdings import MANY_SEATS, KvHoldings, own_blocks_by_pool
 from tidegate.scheduling.occupant import T
 from tidegate.scheduling.plan_request import PlanRequest, StepPlan, StepState, Veto
 from tidegate.scheduling.recompute import backoff_seconds
@@ -67,7 +67,7 @@ class Places(KvHoldings[T]):
             if not occupant.evictable:
                 spared[one.id] = 0
             occupants[one.id] = occupant
-        held = held_by_pool(terms, running)
+        held = own_blocks_by_pool(terms, running)
         plan = StepPlan(grants=spared)  # whom a grant names, nobody preempts
         nothing = [0] * len(terms.pools)
         state = StepState(
