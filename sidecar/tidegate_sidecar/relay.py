@@ -55,11 +55,7 @@ async def relay_stream(
     inflater = Inflater(exchange.headers.get("content-encoding"))
     if inflater.opaque_encoding:
         raise ApiError(Outcome.ENGINE_FAILED)  # no event of it could be told from another
-    answer = ticket.stream
-    if answer is None or not answer.committed:
-        content_type = exchange.headers.get("content-type", EVENT_STREAM)
-        answer = new_stream(request, ticket, content_type, close=close)
-        ticket.stream = answer
+    answer = _client_stream(request, exchange, ticket, close=close)
     seen = 0
 
     def pass_on(passed: bytes) -> bool:
@@ -90,6 +86,17 @@ async def relay_stream(
     else:
         ticket.complete(events.usage)
     answer.end()
+    return answer
+
+
+def _client_stream(
+    request: BaseRequest, exchange: Exchange, ticket: Ticket, *, close: bool
+) -> StreamAnswer:
+    """What the client is sent: what comments have begun while it waited, or a new stream."""
+    answer = ticket.stream
+    if answer is None or not answer.committed:
+        content_type = exchange.headers.get("content-type", EVENT_STREAM)
+        answer = ticket.stream = new_stream(request, ticket, content_type, close=close)
     return answer
 
 

@@ -70,10 +70,7 @@ def up(
     """Start a local cluster with Tidegate on it; where one runs already, bring it up to date."""
     with told(), _interruptible():
         if kubeconfig is not None:
-            program = _kubectl_program()
-            run = _kubectl_of(kubeconfig, program)
-            _deploy(run, wait)
-            _print_next_steps(kubeconfig.absolute(), run, program, [])
+            _bring_to(kubeconfig, wait)
             return
         options = _kubelet_options(images, volume_refresh, gpus)
         if not bare:
@@ -94,6 +91,14 @@ def up(
             services = cluster_status(cluster)["services"]
             program = "kubectl" if shutil.which("kubectl") else cluster.binaries.path("kubectl")
             _print_next_steps(cluster.kubeconfig, cluster.kubectl, program, services)
+
+
+def _bring_to(kubeconfig: Path, wait: float) -> None:
+    """Tidegate, to a cluster that is not ours to start or stop."""
+    program = _kubectl_program()
+    run = _kubectl_of(kubeconfig, program)
+    _deploy(run, wait)
+    _print_next_steps(kubeconfig.absolute(), run, program, [])
 
 
 def down(
