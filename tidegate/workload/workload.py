@@ -85,8 +85,11 @@ class Workload:
         Nor has a tenant of a built-in workload, which may wait for answers.
         """
         for tenant in self.scenario.tenants:
-            if tenant.arrival.process is ArrivalProcess.CLOSED:
-                raise ValueError(f"tenant {tenant.name!r} is a closed loop: it has no times")
+            if tenant.arrival.process in (ArrivalProcess.CLOSED, ArrivalProcess.BUILT_IN):
+                raise ValueError(
+                    f"tenant {tenant.name!r} is in a closed loop or a built-in workload: "
+                    "it has no times"
+                )
         return heapq.merge(
             *(self.requests(tenant) for tenant in self.scenario.tenants),
             key=lambda request: request.at_seconds or 0.0,

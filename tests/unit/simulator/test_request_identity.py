@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidegate.simulator.simulation.request import SimRequest
+from tidegate.simulator.simulation.request import SimRequest, block_hashes
 from tidegate.workload.clients.client import OpenClient, at_times, constant
-from tidegate.workload.requests import PlannedRequest
+from tidegate.workload.requests import PlannedRequest, SharedPrefix
 
 
 def test_no_two_requests_have_a_block_in_common() -> None:
@@ -18,3 +18,13 @@ def test_no_two_requests_have_a_block_in_common() -> None:
             keys |= {engine.block_hash(block) for block in range(4)}
     assert None not in keys
     assert len(keys) == 2 * 200 * 4
+
+
+def test_equal_prompts_have_equal_hashes_up_to_where_they_differ() -> None:
+    one = block_hashes(SharedPrefix((1, 2, 3), 40), 120, 16, 0)
+    other = block_hashes(SharedPrefix((1, 2, 9), 40), 120, 16, 0)
+    assert one[:5] == other[:5]  # 80 shared tokens are 5 whole blocks of 16
+    assert not set(one[5:]) & set(other[5:])
+    assert not set(one) & set(block_hashes(SharedPrefix((1, 2, 3), 40), 120, 16, 1))
+    assert len(block_hashes(SharedPrefix((1, 2, 3), 40), 100, 16, 0)) == 6
+    assert block_hashes(None, 100, 16, 0) == []

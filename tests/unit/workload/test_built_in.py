@@ -140,6 +140,8 @@ def test_its_requests_are_asked_of_its_clients() -> None:
     source = scenario("node/poison", workload=BuiltInWorkload.POISON)
     with pytest.raises(ValueError, match="client of a built-in workload"):
         next(source.requests(source.scenario.tenants[0]))
+    with pytest.raises(ValueError, match="it has no times"):
+        source.stream()
 
 
 def test_tenants_that_one_client_sends_for_are_in_one_tier() -> None:

@@ -1,4 +1,4 @@
-"""What simulated clients send: the same for the same seed, and what their modules say."""
+"""What clients send: the same for the same seed, and what their modules say."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from tidegate.scheduling.contracts import (
     Scenario,
     TenantLoad,
 )
-from tidegate.simulator.simulation.request import block_hashes
-from tidegate.workload import PlannedRequest, SharedPrefix, Workload
+from tidegate.workload import PlannedRequest, Workload
 from tidegate.workload.clients import incidents
 from tidegate.workload.clients.backlog import FEW, MANY, ten_thousand_against_five
 from tidegate.workload.clients.client import Client, ClosedClient, bursts, constant, log_uniform
@@ -150,16 +149,6 @@ def test_workloads_can_be_cut() -> None:
     mixed = mixed_node(FULL, 1)
     assert [client.name for client in mixed.only("t0").clients] == ["t0"]
     assert [client.name for client in mixed.without("t2").clients] == ["t0", "t1", "t3"]
-
-
-def test_equal_prompts_have_equal_hashes_up_to_where_they_differ() -> None:
-    one = block_hashes(SharedPrefix((1, 2, 3), 40), 120, 16, 0)
-    other = block_hashes(SharedPrefix((1, 2, 9), 40), 120, 16, 0)
-    assert one[:5] == other[:5]  # 80 shared tokens are 5 whole blocks of 16
-    assert not set(one[5:]) & set(other[5:])
-    assert not set(one) & set(block_hashes(SharedPrefix((1, 2, 3), 40), 120, 16, 1))
-    assert len(block_hashes(SharedPrefix((1, 2, 3), 40), 100, 16, 0)) == 6
-    assert block_hashes(None, 100, 16, 0) == []
 
 
 def test_a_scenario_sends_what_the_load_generator_would() -> None:
