@@ -41,14 +41,14 @@ class PoolTier(ApiModel):
 
     name: KindName = described("Name of the TenantTier.")
     reserved_percent: int | None = described(
-        "Share reserved in this pool.",
+        "As the tier's reservedPercent, for this pool.",
         unset="the tier's own",
         zero="nothing is reserved here",
         ge=0,
         le=100,
     )
     max_percent: int | None = described(
-        "Most it takes in this pool while others wait.", unset="the tier's own", ge=1, le=100
+        "As the tier's maxPercent, for this pool.", unset="the tier's own", ge=1, le=100
     )
     slo: Slo | None = described(
         "What its tenants are promised in this pool, in the place of all that the tier promises.",

@@ -144,17 +144,18 @@ class TenantTierSpec(ApiModel):
         le=1000,
     )
     reserved_percent: int | None = described(
-        "Share of the engines' service (tokens) that the tier gets for certain while it has "
-        "requests waiting, whatever the priority of the others. In each pool the reservations of "
-        "all its tiers sum to at most 100.",
+        "Percent of the time that each engine is busy, which the tier gets for certain while it "
+        "has requests waiting, whatever the priority of the others; in pools that embed, whose "
+        "engines show no steps, percent of the tokens. In each pool the reservations of all its "
+        "tiers sum to at most 100.",
         unset="0",
         zero="nothing is reserved; the tier gets what tiers of higher priority leave",
         ge=0,
         le=100,
     )
     max_percent: int | None = described(
-        "Most of the engines' service that the tier takes while other tiers wait. Idle capacity "
-        "it may use all the same.",
+        "Most that the tier takes of the time that each engine is busy, in percent, while other "
+        "tiers wait; in pools that embed, of the tokens. Idle capacity it may use all the same.",
         unset="100, no limit",
         ge=1,
         le=100,

@@ -82,13 +82,14 @@ class TierPolicy:
         "Order between tiers, higher first.", default=0, low=-(2**31), high=2**31 - 1
     )
     reserved_percent: int = described(
-        "Share of the engine's service guaranteed while the tier is backlogged.",
+        "Percent of the engine's busy time guaranteed while the tier is backlogged; of its tokens "
+        "where it embeds.",
         default=0,
         low=0,
         high=100,
     )
     max_percent: int = described(
-        "Most of the engine's service it takes while other tiers wait.",
+        "Most it takes of that while other tiers wait, in percent.",
         default=100,
         low=1,
         high=100,
