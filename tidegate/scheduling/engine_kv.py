@@ -92,9 +92,16 @@ class EngineKv:
         """Tokens whose keys and values our requests hold."""
         return self._prompt_tokens + self._running * self._step - self._started_steps
 
-    def has_room(self) -> bool:
-        """For one more prompt of the usual length; True while the capacity is not known."""
+    def held_by(self, prompt_tokens: int, sequences: int, started_step: int | None) -> int:
+        """Of those, what one request holds; arguments as of :meth:`ended`."""
+        grown = 0 if started_step is None else sequences * (self._step - started_step)
+        return prompt_tokens + grown
+
+    def has_room(self, fewer_tokens: int = 0) -> bool:
+        """For one more prompt of the usual length, were so many given back; True while the capacity
+        is not known."""
         capacity = self._capacity_tokens
         if capacity is None:
             return True
-        return self.held_tokens + self._mean_prompt_tokens <= FULL_RATIO * capacity
+        wanted = self.held_tokens - fewer_tokens + self._mean_prompt_tokens
+        return wanted <= FULL_RATIO * capacity

@@ -13,7 +13,8 @@ what is proved in one holds in the other.
 Bound: a dispatch asks for at most one place a tier, and once more for each victim that makes way.
 
 Invariants: a request that goes has passed a gate that was open, and has a place where places are
-kept; who makes way does so for a higher tier, and is the scheduler's to queue again.
+kept; who makes way does so for a higher tier, which has all that it lacked by then, and is the
+scheduler's to queue again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tidegate.scheduling.contracts import Policy, Task
 from tidegate.scheduling.engine_time import RequestStep
 from tidegate.scheduling.gates import Gates
 from tidegate.scheduling.occupant import T
-from tidegate.scheduling.places import Places
+from tidegate.scheduling.places import Places, Verdict
 from tidegate.scheduling.request import Request
 from tidegate.scheduling.scheduler import Scheduler
 
@@ -72,7 +73,7 @@ class Entrance(Generic[T]):
             request = scheduler.peek(now, closed)
             if request is None:
                 return None
-            veto, victims = places.ask(request, scheduler.heads(), seat_short=not is_open)
+            veto, victims = self._ask(request, seat_short=not is_open)
             tier = places.tier_of(request)
             if veto is not None:
                 closed.add(tier)
@@ -81,6 +82,16 @@ class Entrance(Generic[T]):
             elif not sum([preempt(victim, tier, now) for victim in victims]):
                 return None
         return None
+
+    def _ask(self, request: Request, *, seat_short: bool) -> Verdict[T]:
+        """Whether it may enter, and all who must make way for it."""
+        heads = self._scheduler.heads()
+        veto, victims = self.places.ask(request, heads, seat_short)
+        going = list(victims)
+        while victims and self.gates.lacks_place([one.request.id for one in going]):
+            veto, victims = self.places.ask(request, heads, seat_short, going)
+            going += victims
+        return Verdict(veto, going)
 
     def dispatched(self, occupant: T) -> None:
         """It goes to the engine."""

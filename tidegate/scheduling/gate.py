@@ -21,6 +21,7 @@ the last request was started at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.scheduling.contracts import EngineLimits
@@ -97,19 +98,22 @@ class Gate:
 
     def is_open(self) -> bool:
         """Whether one more request may be dispatched now."""
-        if not self._flights:
-            return True
-        return self._line_is_short() and self._has_place()
+        return not self._flights or (self._line_is_short() and self._has_place())
 
-    def lacks_place(self) -> bool:
-        """Whether it is closed for want of a seat or of KV alone, such as a victim would give."""
-        return bool(self._flights) and self._line_is_short() and not self._has_place()
+    def lacks_place(self, without: Sequence[str] = ()) -> bool:
+        """Whether it is closed for want of a seat or of KV alone, such as a victim would give, and
+        stays so when the requests ``without`` make way."""
+        if len(without) == len(self._flights) or not self._line_is_short():
+            return False
+        gone, kv = [self._flights[one] for one in without], self._kv
+        tokens = [kv.held_by(one.prompt_tokens, one.sequences, one.started_step) for one in gone]
+        return not self._has_place(sum([one.sequences for one in gone]), sum(tokens))
 
     def _line_is_short(self) -> bool:
         return self._not_started < self.window and self._prefills.has_room(self._running)
 
-    def _has_place(self) -> bool:
-        return self._seats.has_room(self.in_flight) and self._kv.has_room()
+    def _has_place(self, fewer: int = 0, fewer_tokens: int = 0) -> bool:
+        return self._seats.has_room(self.in_flight - fewer) and self._kv.has_room(fewer_tokens)
 
     def dispatched(self, request_id: str, sequences: int, prompt_tokens: int) -> None:
         """A request goes to the engine."""

@@ -14,7 +14,7 @@ Invariant: a request ends at the gate that let it through, whatever tier its ten
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 
 from tidegate.scheduling.contracts import Policy, SloMetric, Task
 from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
@@ -73,10 +73,10 @@ class Gates:
         """Whether any of them is."""
         return any(gate.is_open() for gate in self._gates.values())
 
-    def lacks_place(self) -> bool:
+    def lacks_place(self, without: Sequence[str] = ()) -> bool:
         """Of the one gate of all tiers, as its own."""
         gate = self._gates.get(_ALL)
-        return gate is not None and gate.lacks_place()
+        return gate is not None and gate.lacks_place(without)
 
     def closed(self, now: float) -> Container[str] | None:
         """Names of tiers whose requests may not go now; None: nobody's may."""

@@ -16,7 +16,7 @@ Invariants: whoever entered is counted until it left, under the terms in force; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Generic, NamedTuple
 
 from tidegate.scheduling.contracts import Policy, SchedulingMode
@@ -119,12 +119,14 @@ class KvHoldings(Generic[T]):
             weight=row[1],
         )
 
-    def counted(self, terms: StepPolicy) -> Iterator[tuple[T, PlanRequest]]:
-        """Who is in flight, with what it holds by now."""
+    def counted(
+        self, terms: StepPolicy, without: Collection[T] = ()
+    ) -> Iterator[tuple[T, PlanRequest]]:
+        """Who is in flight, but for those ``without``, with what it holds by now."""
         size = terms.engine.block_size
         tenants: set[str] = set()
         for occupant, one in self._held.items():
-            if one is None:
+            if one is None or occupant in without:
                 continue
             request = occupant.request
             one.total_tokens = request.prompt_tokens + occupant.output_tokens

@@ -17,7 +17,7 @@ Invariant: a victim is in flight, evictable, and of a lower tier than the one th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Generic, NamedTuple
 
 from tidegate.scheduling.kv_holdings import MANY_SEATS, KvHoldings, own_blocks_by_pool
@@ -49,9 +49,15 @@ class Places(KvHoldings[T]):
         """Whether anybody is asked."""
         return self.terms is not None and not self.muted
 
-    def ask(self, request: Request, heads: Iterable[Request], seat_short: bool) -> Verdict[T]:
+    def ask(
+        self,
+        request: Request,
+        heads: Iterable[Request],
+        seat_short: bool,
+        without: Collection[T] = (),
+    ) -> Verdict[T]:
         """Whether it may enter now. ``heads``: who is first of each tier that waits;
-        ``seat_short``: none is free, but for a victim's."""
+        ``seat_short``: none is free, but for a victim's; ``without``: who makes way already."""
         terms = self.terms
         asking = None if terms is None else self.plan_request(terms, request)
         if terms is None or asking is None:
@@ -60,7 +66,7 @@ class Places(KvHoldings[T]):
         prefilling: list[list[PlanRequest]] = [[] for _ in terms.tiers]
         occupants = {}
         spared = {}
-        for occupant, one in self.counted(terms):
+        for occupant, one in self.counted(terms, without):
             running[one.tier].append(one)
             if occupant.first_token_at is None:
                 prefilling[one.tier].append(one)

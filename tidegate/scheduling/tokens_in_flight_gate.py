@@ -9,6 +9,8 @@ Bound: at most two budgets and one request are in flight.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidegate.scheduling.contracts import EngineLimits
 from tidegate.scheduling.engine_prefills import DEFAULT_BUDGET_TOKENS
 
@@ -61,7 +63,7 @@ class TokensInFlightGate:
             return False
         return self._tokens < 2 * self._budget_tokens
 
-    def lacks_place(self) -> bool:
+    def lacks_place(self, without: Sequence[str] = ()) -> bool:
         """Nobody is taken off an embedding engine."""
         return False
 

@@ -72,10 +72,12 @@ class Occupant:
     output_tokens: int = 0
     unfilled_tokens: int = 0
     first_token_at: float | None = None
+    streamed: bool = True
+    """Its client sees each token; unset: the whole answer, at its end."""
 
     @property
     def evictable(self) -> bool:
-        return self.first_token_at is None
+        return self.first_token_at is None or not self.streamed
 
 
 @dataclass
@@ -99,8 +101,8 @@ class Host:
         places.engine_blocks(self.blocks + 1, BLOCK_TOKENS)
         self.places = places
 
-    def submit(self, tenant: str, prompt: int, output: int) -> None:
-        request = Request(str(len(self.occupants)), tenant, prompt, output)
+    def submit(self, tenant: str, prompt: int, output: int, sequences: int = 1) -> None:
+        request = Request(str(len(self.occupants)), tenant, prompt, output, sequences=sequences)
         self.occupants[request.id] = Occupant(request)
         assert self.scheduler.submit(request, self.now) is None
         self.entrance.gates.arrived(request, self.now)
@@ -160,15 +162,17 @@ class Host:
 
     def check(self) -> None:
         gates = self.entrance.gates
-        assert gates.in_flight == len(self.inside)
+        inside = [self.occupants[name].request for name in self.inside]
+        assert gates.in_flight == sum([request.sequences for request in inside])
         assert 0 <= gates.not_started <= gates.in_flight
         assert self.scheduler.in_flight() == len(self.inside) + len(self.out)
         assert all(0 <= pool.borrowed <= pool.held for pool in self.places.pools())
 
 
 ARRIVALS = st.tuples(
-    st.sampled_from(["low", "low", "middle", "high"]), st.integers(1, 400), st.integers(1, 120)
-)
+    st.sampled_from(["low", "low", "middle", "high"]), st.integers(1, 400), st.integers(1, 120),
+    st.sampled_from([1, 1, 2, 3]),
+)  # fmt: skip
 EVENTS = st.lists(
     ARRIVALS | ARRIVALS | st.sampled_from(["progress", "end", "step", "come back", "wait"]),
     min_size=20,
@@ -185,7 +189,7 @@ def test_whoever_enters_found_the_gate_open_and_who_makes_way_comes_back(
     seats: int,
     reserved_percent: int,
     blocks: int,
-    events: list[str | tuple[str, int, int]],
+    events: list[str | tuple[str, int, int, int]],
 ) -> None:
     host = Host(policy(pools, seats, reserved_percent), blocks)
     for number, event in enumerate(events):
@@ -225,3 +229,27 @@ def test_nobody_makes_way_for_one_whom_a_claim_keeps_out() -> None:
     host.end("0")
     host.pump()
     assert host.inside == {"1", "2", "3"}, "the seat is for whom it was kept"
+
+
+def full_engine(*, evictable: tuple[str, ...]) -> Host:
+    """Three seats, four sequences: of the third request that runs, two; then a high one waits."""
+    host = Host(policy((), seats=3, reserved_percent=0), blocks=100)
+    for name, sequences in (("0", 1), ("1", 1), ("2", 2)):
+        host.submit("low", 50, 16, sequences)
+        host.pump()
+        host.go_on(name, ends=False)
+        host.occupants[name].streamed = name not in evictable
+    assert host.entrance.gates.in_flight == 4
+    host.submit("high", 50, 16)
+    host.pump()
+    return host
+
+
+def test_nobody_makes_way_where_more_seats_lack_than_can_be_had() -> None:
+    host = full_engine(evictable=("0",))
+    assert (host.inside, host.out) == ({"0", "1", "2"}, []), "one seat given up lets nobody in"
+
+
+def test_all_make_way_where_more_than_one_seat_lacks() -> None:
+    host = full_engine(evictable=("0", "1"))
+    assert (host.inside, sorted(host.out)) == ({"2", "3"}, ["0", "1"])
