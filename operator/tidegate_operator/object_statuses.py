@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from tidegate_operator.events import sample_events
 from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
 from tidegate_operator.judge import Judgement
 from tidegate_operator.kinds import SERVING_POOL, TENANT_TIER, Kind
 from tidegate_operator.kube import Json
+from tidegate_operator.pod_reports import samples
 from tidegate_operator.pool_runtime import PoolRuntime
 from tidegate_operator.settings import Settings
 from tidegate_operator.slo.slo_met import SloMet
@@ -78,6 +80,13 @@ class ObjectStatuses:
         if kind is TENANT_TIER:
             return tier_figures(key[1], pools)
         return tenant_figures("/".join(key), pools)
+
+    def events(self, kind: Kind, key: Key, obj: Json) -> list[Json]:
+        """What has happened lately that no status tells."""
+        runtime = self._pools.get(key) if kind is SERVING_POOL else None
+        if runtime is None:
+            return []
+        return sample_events(obj, samples(runtime.link.told), time.time())
 
     def _pool_state(self, key: Key, old: Json) -> Json | None:
         runtime = self._pools.get(key)

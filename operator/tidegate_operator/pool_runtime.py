@@ -13,6 +13,7 @@ from tidegate_operator.autoscale.pool_scaler import GroupNow
 from tidegate_operator.autoscale.runtime import PoolAutoscaler
 from tidegate_operator.engine_groups import home_of
 from tidegate_operator.figures import PoolFigures, pool_figures
+from tidegate_operator.pod_reports import cut_off, unread_engines
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.prices import pod_hour_price
 from tidegate_operator.reconciled import Heard, PoolState
@@ -185,6 +186,7 @@ class PoolRuntime:
         """How far the newest policy got."""
         behind = [*self.link.behind, *self.routers.behind]
         pending = (self.link.pending_since, self.routers.pending_since)
+        told = self.link.told
         since = min((begun for begun in pending if begun is not None), default=None)
         return Delivered(
             ready=sum(s.pod.ready for s in self.link.sidecars.values()),
@@ -192,7 +194,8 @@ class PoolRuntime:
             refusals=tuple(f"pod {s.pod.name}: {s.refusal}" for s in behind if s.refusal),
             pending_seconds=time.monotonic() - since if since is not None else 0.0,
             kv_blocks=self._kv_blocks,
-            cut_off=self.link.cut_off,
+            cut_off=cut_off(told),
+            unread_engines=unread_engines(told),
         )
 
     async def _run(self, link: SidecarLink) -> None:

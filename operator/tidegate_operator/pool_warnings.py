@@ -13,7 +13,13 @@ from tidegate_operator.api.kv import USUAL_BUDGET_PERCENT
 from tidegate_operator.api.serving_pool import ServingPool
 from tidegate_operator.fallback import fallback_pool
 from tidegate_operator.findings import Finding, joined
-from tidegate_operator.names import POD_TEMPLATE_ANNOTATION, TENANT_PORT, group_child, router_child
+from tidegate_operator.names import (
+    ADMIN_PORT,
+    POD_TEMPLATE_ANNOTATION,
+    TENANT_PORT,
+    group_child,
+    router_child,
+)
 from tidegate_operator.prices import gpus_asked, gpus_used
 from tidegate_operator.reconciled import PoolState
 from tidegate_operator.render.engine import GPU
@@ -25,12 +31,15 @@ def pool_warnings(
     operator_sidecar_image: str,
     kv_blocks: int | None = None,
     cut_off: Sequence[str] = (),
+    unread_engines: Sequence[str] = (),
 ) -> list[Finding]:
     """All that hold; ``kv_blocks`` are those of an engine, where that is known; ``cut_off`` says
-    which pods have no shared state, though the pool names one, and why."""
+    which pods have no shared state, though the pool names one, and why; ``unread_engines`` whose
+    engine does not say how full it is."""
     found = [*_upgrade(pool, state, operator_sidecar_image), *_gpus(pool)]
     found += _not_routed(pool, state)
     found += _shared_state(pool, state, cut_off)
+    found += _engine_metrics(unread_engines)
     policy = state.compiled.policy if state.compiled else None
     if policy is not None:
         found += [*_prefill(policy), *_without_kv(policy, kv_blocks)]
@@ -55,6 +64,18 @@ def _shared_state(pool: ServingPool, state: PoolState, cut_off: Sequence[str]) -
         "and one that reaches more pods gets more; set spec.sharedState"
     )
     return [_warning(kind, Reason.SHARED_STATE_UNSET, text)]
+
+
+def _engine_metrics(unread: Sequence[str]) -> list[Finding]:
+    """Case R3 of other gateways: what is not told was taken for an idle engine."""
+    if not unread:
+        return []
+    text = (
+        "Engines do not say how full they are, so that their gates go by what streams show alone "
+        f"and open more slowly: {joined(unread)}; set spec.engine.image to one whose metrics have "
+        f"these (GET /engine/metrics on port {ADMIN_PORT} of a pod shows them)"
+    )
+    return [_warning(ConditionType.ENGINE_METRICS_MISSING, Reason.METRICS_UNREADABLE, text)]
 
 
 def _upgrade(pool: ServingPool, state: PoolState, operator_image: str) -> list[Finding]:

@@ -149,14 +149,10 @@ class SidecarLink:
         return max(1, sum(not is_spare(pod) for pod in ready) or len(ready))
 
     @property
-    def cut_off(self) -> tuple[str, ...]:
-        """Ready pods that do not reach their shared state, and why."""
-        newest = ((s.pod, s.readings[-1].status) for s in self.sidecars.values() if s.readings)
-        return tuple(
-            f"pod {pod.name}: {shared.error or 'not available'}"
-            for pod, status in newest
-            if pod.ready and (shared := status.shared_state) is not None and not shared.available
-        )
+    def told(self) -> list[tuple[PodState, SidecarStatus]]:
+        """What each ready pod told last."""
+        read = (s for s in self.sidecars.values() if s.pod.ready and s.readings)
+        return [(sidecar.pod, sidecar.readings[-1].status) for sidecar in read]
 
     @property
     def reads_policy(self) -> int | None:

@@ -47,6 +47,8 @@ class Delivered:
     """Of the engine that has fewest; unset: not known yet."""
     cut_off: tuple[str, ...] = ()
     """Ready pods that do not reach their shared state, and why."""
+    unread_engines: tuple[str, ...] = ()
+    """Ready pods whose engine does not say how full it is, and what its metrics lack."""
 
 
 def pool_state_status(
@@ -80,7 +82,12 @@ def pool_state_status(
         findings += scaling_finding(scaler)
         findings += _slo_met(slo, conditions)
         findings += pool_warnings(
-            state.pool, state, operator_sidecar_image, delivered.kv_blocks, delivered.cut_off
+            state.pool,
+            state,
+            operator_sidecar_image,
+            delivered.kv_blocks,
+            delivered.cut_off,
+            delivered.unread_engines,
         )
         status |= {
             "desiredReplicas": desired,

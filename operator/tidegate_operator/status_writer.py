@@ -2,7 +2,8 @@
 
 Theory of operation. An object whose state may have changed is marked; the writer works out what its
 status should be now, and writes only what differs. Figures come along when their interval has
-passed, or when there is something to write anyway. All writes of the operator go through here, one
+passed, or when there is something to write anyway; events that stand for themselves are written
+once. All writes of the operator go through here, one
 after the other, at most so many a second, each kind in its turn, so that neither a storm of Tenants
 nor many busy pools hold up the others. A write that failed is tried again after a pause that
 doubles, with what holds then, and holds up no other object. No change: no write.
@@ -14,7 +15,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tidegate_operator.events import events_of
@@ -39,6 +40,9 @@ class StatusSource(Protocol):
 
     def figures(self, kind: Kind, key: Key) -> Json | None:
         """The part written at intervals; None: it was not measured yet, so nothing is written."""
+
+    def events(self, kind: Kind, key: Key, obj: Json) -> list[Json]:
+        """What has happened lately that no status tells; in all calls by the same names."""
 
 
 class StatusWriter:
@@ -65,6 +69,8 @@ class StatusWriter:
         self._marked: dict[Kind, dict[Key, None]] = {kind: {} for kind in _ORDER}
         self._figures_due: dict[tuple[Kind, Key], float] = {}
         self._failures: dict[tuple[Kind, Key], int] = {}
+        self._announced: dict[tuple[Kind, Key], frozenset[str]] = {}
+        """Names of the events that the source still tells of and that were written."""
         self._turns = itertools.cycle(_ORDER)
         self._wake = asyncio.Event()
         self._free_at = 0.0
@@ -84,6 +90,7 @@ class StatusWriter:
         self._marked[kind].pop(key, None)
         self._failures.pop((kind, key), None)
         self._figures_due.pop((kind, key), None)
+        self._announced.pop((kind, key), None)
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -133,6 +140,7 @@ class StatusWriter:
         state = self._source.state(kind, key, obj)
         if state is None:
             return
+        await self._announce(kind, obj, self._news(kind, key, obj))
         live = obj.get("status") or {}
         patch = merge_patch({name: live[name] for name in state if name in live}, state)
         patch |= self._figures_patch(kind, key, live, due=bool(patch))
@@ -148,16 +156,24 @@ class StatusWriter:
             self._world.mark(kind)
             return
         self._metrics.status_writes.labels(kind.name).inc()
-        await self._announce(kind, obj, live, state)
+        await self._announce(kind, obj, events_of(kind, obj, live, state))
         if written is not None:
             self._world.put(kind, written)
 
-    async def _announce(self, kind: Kind, obj: Json, before: Json, after: Json) -> None:
-        for event in events_of(kind, obj, before, after):
+    def _news(self, kind: Kind, key: Key, obj: Json) -> list[Json]:
+        """The events of the source that were not written yet."""
+        events = {event["metadata"]["name"]: event for event in self._source.events(kind, key, obj)}
+        before = self._announced.pop((kind, key), frozenset())
+        if events:
+            self._announced[kind, key] = frozenset(events)
+        return [event for name, event in events.items() if name not in before]
+
+    async def _announce(self, kind: Kind, obj: Json, events: Sequence[Json]) -> None:
+        for event in events:
             try:
                 await self._kube.create(EVENT, event)
             except Conflict:
-                pass  # another operator saw the same change
+                pass  # another operator saw the same, or this one before it was started anew
             except KubeError as error:
                 log.warning("event of %s %s: %s", kind.name, obj["metadata"]["name"], error)
 

@@ -4,8 +4,8 @@
 judged by ``GET /v1/models``). One refused connection or 503 is enough to be not ready; silence
 needs three looks, since an engine's server may be busy for a second and is not dead.
 
-An engine that does not answer, or serves none of the pool's model, is said in the log once, until
-that changes.
+An engine that does not answer, or serves none of the pool's model, or whose metrics do not tell how
+full it is, is said in the log once, until that changes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 
 import orjson
 
+from tidegate.scheduling.contracts import Task
 from tidegate_sidecar.engine import EngineUnreachable
 from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.metrics_text import EngineFigures, read_engine_metrics
@@ -25,6 +26,7 @@ log = logging.getLogger("tidegate.sidecar")
 LOOK_SECONDS = 2.0
 _MISSES_ALLOWED = 3
 _MAX_TEXT_BYTES = 16 << 20
+_NO_METRICS = {0: "no connection for GET /metrics", -1: "GET /metrics has no answer in time"}
 
 
 class EngineWatch:
@@ -36,6 +38,7 @@ class EngineWatch:
         self._absence_told = False
         self._wrong_model: tuple[str, ...] = ()
         """The pool's, and what the engine serves in its place, as was said."""
+        self._untold_told = False
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """(status, body); status 0: no connection, -1: connected, but no answer in time."""
@@ -67,7 +70,7 @@ class EngineWatch:
             self._misses += 1
             if status != -1 or self._misses >= _MISSES_ALLOWED:
                 runtime.dispatcher.set_engine_ready(False)
-                runtime.engine_figures = EngineFigures()
+                self._take_figures(EngineFigures(), None)
                 if was_ready or not self._absence_told:
                     self._absence_told = True
                     why = {0: "no connection", -1: "no answer"}.get(status, f"status {status}")
@@ -115,13 +118,28 @@ class EngineWatch:
         runtime = self._runtime
         if runtime.in_force is None:
             return
-        asked_at = asyncio.get_running_loop().time()
+        loop, model = runtime.dispatcher.loop, runtime.in_force.model
+        asked_at = loop.time()
         status, body = await self.get("/metrics")
         text = body.decode("utf-8", "replace") if status == 200 else ""
-        runtime.engine_figures = read_engine_metrics(text, runtime.in_force.model.name)
-        runtime.dispatcher.in_flight.engine_figures(
-            runtime.engine_figures, asked_at, asyncio.get_running_loop().time()
-        )
+        figures = read_engine_metrics(text, model.name)
+        untold = None
+        if figures.untold and model.task is not Task.EMBED:  # whose gate asks for none of it
+            untold = _NO_METRICS.get(status, f"GET /metrics answers {status}")
+            if status == 200:
+                untold = f"no {', '.join(figures.untold)} of model {model.name}"
+        self._take_figures(figures, untold)
+        runtime.dispatcher.in_flight.engine_figures(figures, asked_at, loop.time())
+
+    def _take_figures(self, figures: EngineFigures, untold: str | None) -> None:
+        runtime = self._runtime
+        now = runtime.dispatcher.loop.time()
+        runtime.engine_figures = figures
+        runtime.engine_untold.reading(untold, now)
+        lasting = runtime.engine_untold.lasting(now)
+        if lasting is not None and not self._untold_told:
+            log.warning("the engine does not say how full it is: %s", lasting)
+        self._untold_told = lasting is not None
 
     async def follow(self) -> None:
         """Look again and again."""

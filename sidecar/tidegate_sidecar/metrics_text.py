@@ -2,7 +2,8 @@
 
 Names changed between vLLM versions; the aliases known are read, in order. A missing, non-finite or
 foreign series (another model's) is None and never zero: a reader that takes "unknown" for "idle"
-floods the engine.
+floods the engine. What is not told for :data:`UNTOLD_SECONDS` is worth a person's look
+(:class:`Untold`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ WAITING = ("vllm:num_requests_waiting",)
 KV_USED = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 CACHE_CONFIG = ("vllm:cache_config_info",)
 _WANTED = frozenset(RUNNING + WAITING + KV_USED + CACHE_CONFIG)
+UNTOLD_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,31 @@ class EngineFigures:
     kv_used_ratio: float | None = None
     kv_blocks: int | None = None
     kv_block_tokens: int | None = None
+
+    @property
+    def untold(self) -> list[str]:
+        """The series that the gate goes by and that are not told, by their present names."""
+        told = {RUNNING[0]: self.running, WAITING[0]: self.waiting, KV_USED[0]: self.kv_used_ratio}
+        return [name for name, value in told.items() if value is None]
+
+
+class Untold:
+    """What the engine's metrics do not tell, and whether that lasts. Times are given."""
+
+    def __init__(self) -> None:
+        self.what: str | None = None
+        """Of the last reading; unset: it told all, or there is none."""
+        self._since = 0.0
+
+    def reading(self, what: str | None, now: float) -> None:
+        """A reading did not tell this; None: it told all, or there is no engine to ask."""
+        if self.what is None:
+            self._since = now
+        self.what = what
+
+    def lasting(self, now: float) -> str | None:
+        """What was not told for :data:`UNTOLD_SECONDS`, in the words of the last reading."""
+        return self.what if now - self._since >= UNTOLD_SECONDS else None
 
 
 def read_engine_metrics(text: str, model: str) -> EngineFigures:

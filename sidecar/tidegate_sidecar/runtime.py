@@ -19,7 +19,7 @@ from tidegate_sidecar.governed import Governed
 from tidegate_sidecar.identity_keys import IdentityKeys
 from tidegate_sidecar.in_force import InForce
 from tidegate_sidecar.limit_store import LimitStore
-from tidegate_sidecar.metrics_text import EngineFigures
+from tidegate_sidecar.metrics_text import EngineFigures, Untold
 from tidegate_sidecar.models_route import max_model_len
 from tidegate_sidecar.reports import Reports
 from tidegate_sidecar.service_gap import ServiceGap
@@ -72,6 +72,7 @@ class Runtime(Governed):
         self.side_lane = SideLane()
         self.engine_models: list[dict[str, Any]] = []
         self.engine_figures = EngineFigures()
+        self.engine_untold = Untold()
 
     @property
     def max_model_len(self) -> int | None:

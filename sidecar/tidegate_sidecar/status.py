@@ -15,6 +15,7 @@ from tidegate.scheduling.contracts import (
     SloStatus,
     TenantStatus,
     TierStatus,
+    TrafficSample,
 )
 from tidegate.scheduling.limit_window import Clocks
 from tidegate.scheduling.outcomes import Outcome
@@ -45,6 +46,7 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
             kv_used_ratio=figures.kv_used_ratio,
             kv_blocks=figures.kv_blocks,
             kv_block_tokens=figures.kv_block_tokens,
+            metrics_error=runtime.engine_untold.lasting(dispatcher.loop.time()),
         ),
         gate=GateStatus(window=gate.window, not_started=gate.not_started),
         shared_state=runtime.shared_state.status,
@@ -52,7 +54,16 @@ def status_of(runtime: Runtime) -> SidecarStatus | None:
         tenants=_tenants(runtime, tenants),
         kv_pools=_kv_pools(runtime),
         reads_policy=POLICY_VERSION,
+        last_sample=_last_sample(runtime),
     )
+
+
+def _last_sample(runtime: Runtime) -> TrafficSample | None:
+    samples = runtime.reports.profile.samples
+    if not samples:
+        return None
+    newest = samples[-1]
+    return TrafficSample(newest.name, newest.tier, newest.at, newest.p99_over_baseline)
 
 
 def _tiers(runtime: Runtime, tenants: Sequence[TenantSnapshot]) -> tuple[TierStatus, ...]:

@@ -53,6 +53,8 @@ class Sample:
     tier: str
     at: float
     """Wall clock of the moment at which the tier was found slow."""
+    p99_over_baseline: float
+    """At that moment."""
     rows: int
     truncated: bool
     """More requests ended than a sample holds."""
@@ -73,6 +75,7 @@ class TrafficProfile:
         self._tier = ""
         self._began_at: float | None = None
         self._began_wall = 0.0
+        self._ratio = 0.0
         self._ended = 0
         """Requests that ended since the beginning of the minute before."""
 
@@ -91,7 +94,7 @@ class TrafficProfile:
         """A tier has become slow: sample the traffic, unless that is being done."""
         if self._began_at is not None:
             return
-        self._tier, self._began_at, self._began_wall = tier, now, wall
+        self._tier, self._began_at, self._began_wall, self._ratio = tier, now, wall, ratio
         self._ended = len(self._last)
         log.warning(
             "first tokens are slow: the traffic is being sampled",
@@ -111,6 +114,7 @@ class TrafficProfile:
             name=f"traffic-{stamp}-{self._tier}-{number}.jsonl",
             tier=self._tier,
             at=self._began_wall,
+            p99_over_baseline=self._ratio,
             rows=len(rows),
             truncated=self._ended > MAX_ROWS,
             content=b"".join(orjson.dumps(self._shown(row)) + b"\n" for row in rows),

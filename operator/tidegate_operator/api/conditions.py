@@ -77,6 +77,10 @@ class ConditionType(Explained):
         "SharedStateMissing",
         "Warning: the pods count rate limits and fair shares each for itself.",
     )
+    ENGINE_METRICS_MISSING = (
+        "EngineMetricsMissing",
+        "Warning: engines do not say how full they are, so that less is let in at once.",
+    )
     TIER_WITHOUT_KV = (
         "TierWithoutKV",
         "Warning: a tier has no block of the KV cache of its own.",
@@ -207,6 +211,11 @@ class Reason(Explained):
     SHARED_STATE_UNAVAILABLE = (
         "SharedStateUnavailable",
         "Pods do not reach the server, or it does not do what they ask; the message says why.",
+    )
+    METRICS_UNREADABLE = (
+        "MetricsUnreadable",
+        "For a minute or more, metrics of an engine lack what the gate goes by; the message names "
+        "pods and metrics.",
     )
     OBJECTIVES_MET = ("ObjectivesMet", "Every objective is kept, of those that requests count for.")
     OBJECTIVE_MISSED = (

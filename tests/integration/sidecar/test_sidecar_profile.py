@@ -14,6 +14,7 @@ from support.sidecar import ALICE, BOB, SidecarUnderTest, speak
 from tidegate_sidecar.latency_baseline import SLICE_SECONDS
 from tidegate_sidecar.traffic_profile import TenantNames
 
+from tidegate.scheduling.contracts import SidecarStatus, loads
 from tidegate.workload import Workload, read_scenario
 from tidegate.workload.traces import read_usage_jsonl
 
@@ -66,6 +67,10 @@ async def test_a_sample_of_slow_traffic(
     assert [event for event in events if event] == ["profile_sample", "profile_sample_taken"]
     (listed,) = json.loads(await get(sidecar, "/profiles"))["samples"]
     assert (listed["tier"], listed["rows"]) == ("standard", 4)
+    told = loads(SidecarStatus, await get(sidecar, "/status")).last_sample
+    assert told is not None
+    assert (told.name, told.tier, told.at) == (listed["name"], "standard", listed["at"])
+    assert 4 < told.p99_over_baseline < 5
     content = await get(sidecar, f"/profiles/{listed['name']}")
     assert (folder / listed["name"]).read_text() == content
     rows = [json.loads(line) for line in content.splitlines()]

@@ -196,6 +196,10 @@ SCENES: dict[str, list[Json]] = {
     "SharedStateMissing SharedStateUnavailable": of_pool(
         pool(), delivered=Delivered(ready=1, cut_off=("pod chat-0: connection refused",))
     ),
+    "EngineMetricsMissing MetricsUnreadable": of_pool(
+        pool(),
+        delivered=Delivered(ready=1, unread_engines=("pod chat-0: GET /metrics answers 404",)),
+    ),
     "PolicyApplied PolicyApplied": of_pool(pool()),
     "PolicyApplied PolicyPending": of_pool(
         pool(), delivered=Delivered(ready=1, behind=("chat-0",))

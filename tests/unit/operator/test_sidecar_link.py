@@ -13,6 +13,7 @@ import pytest
 from tidegate_operator import sidecars
 from tidegate_operator.admin_port import Delivery
 from tidegate_operator.metrics import Metrics
+from tidegate_operator.pod_reports import cut_off
 from tidegate_operator.pool_state import PodState
 from tidegate_operator.sidecars import SidecarLink
 
@@ -300,10 +301,10 @@ async def test_who_does_not_reach_the_shared_state_is_named() -> None:
     async with running(session, scrape_seconds=0.05) as link:
         link.update([pod("10.0.0.1"), pod("10.0.0.2", ready=False)], delivery(1))
         await becomes(lambda: link.readings(), "it was read")
-        assert link.cut_off == ()
+        assert cut_off(link.told) == ()
         session.shared_state = SharedStateStatus(False, 1.0, "connection refused")
         await becomes(
-            lambda: link.cut_off == ("pod pod-10.0.0.1: connection refused",), "it says so"
+            lambda: cut_off(link.told) == ("pod pod-10.0.0.1: connection refused",), "it says so"
         )
         session.shared_state = SharedStateStatus(True, 2.0)
-        await becomes(lambda: link.cut_off == (), "it is back")
+        await becomes(lambda: cut_off(link.told) == (), "it is back")

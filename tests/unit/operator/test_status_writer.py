@@ -11,7 +11,7 @@ import pytest
 from support.custom_resources import pool, tenant, tier
 from tidegate_operator import status_writer
 from tidegate_operator.kinds import SERVING_POOL, TENANT, TENANT_TIER, Kind
-from tidegate_operator.kube import Forbidden, Json, Unavailable
+from tidegate_operator.kube import Conflict, Forbidden, Json, Unavailable
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.status_writer import StatusWriter
 from tidegate_operator.world import Key, key_of
@@ -29,6 +29,9 @@ class Here:
         self.written: list[Key] = []
         self.tried: list[Key] = []
         self.values: dict[Key, int] = {}
+        self.news: list[str] = []
+        """Names of the events that the source tells of."""
+        self.created: list[str] = []
 
     def objects(self, kind: Kind) -> dict[Key, Json]:
         return self.kinds[kind]
@@ -46,6 +49,16 @@ class Here:
 
     def figures(self, kind: Kind, key: Key) -> Json | None:
         return None
+
+    def events(self, kind: Kind, key: Key, obj: Json) -> list[Json]:
+        return [{"metadata": {"name": name}} for name in self.news]
+
+    async def create(self, kind: Kind, body: Json) -> Json:
+        name = body["metadata"]["name"]
+        if name in self.created:
+            raise Conflict("it is there")
+        self.created.append(name)
+        return body
 
     async def patch_status(self, kind: Kind, owner: Json, status: Json) -> Json | None:
         await asyncio.sleep(0)
@@ -127,3 +140,32 @@ async def test_pools_that_always_have_news_leave_room_for_tenants() -> None:
     writing.mark(TENANT, ("acme", "a"))
     await becomes(churn, "the tier and the tenant")
     task.cancel()
+
+
+async def test_what_no_status_tells_is_announced_once() -> None:
+    """By one operator, and by the one that comes after it."""
+    here = Here((SERVING_POOL, pool()), (TENANT, tenant("a")))
+    key = key_of(pool())
+
+    async def looks_again(writing: StatusWriter) -> None:
+        """It has looked at the pool, once the tenant that was marked later is written."""
+        here.values["acme", "a"] = here.values.get(("acme", "a"), 1) + 1
+        here.written.clear()
+        writing.mark(SERVING_POOL, key)
+        writing.mark(TENANT, ("acme", "a"))
+        await becomes(lambda: ("acme", "a") in here.written, "looked at")
+
+    for _ in range(2):
+        writing = writer(here)
+        task = asyncio.create_task(writing.run())
+        here.news = ["one"]
+        await looks_again(writing)
+        await looks_again(writing)
+        here.news = ["one", "two"]
+        await looks_again(writing)
+        task.cancel()
+        assert here.created == ["one", "two"]
+    assert (here.kinds[SERVING_POOL][key]["status"], here.tried.count(key)) == (
+        {"observedGeneration": 1},
+        1,
+    )

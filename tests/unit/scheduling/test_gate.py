@@ -357,3 +357,36 @@ def test_kv_that_is_held_by_others_or_by_what_ended_teaches_no_capacity_for_good
         gate.step(True)
         gate.engine_metrics(admitted, 0, 0.01 * admitted)
     assert admitted >= 7
+
+
+def test_r3_metrics_that_cease_leave_what_they_taught_in_force() -> None:
+    """Not told is not empty: room comes by ends alone."""
+    gate = Gate(EngineLimits(max_num_seqs=16, max_num_batched_tokens=1_000))
+    for number in range(5):
+        gate.dispatched(f"r{number}", 1, 100)
+    for number in range(4):
+        gate.started(f"r{number}")
+    gate.engine_metrics(4, 1, 0.95)  # so that 421 tokens are all that it holds
+    for _ in range(3):
+        assert not gate.is_open()
+        gate.engine_metrics(None, None, None)
+    gate.ended("r0")
+    gate.ended("r1")
+    assert gate.is_open()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_r3_without_metrics_the_window_grows_on_evidence_alone(told: bool) -> None:
+    """Free seats are known, but not whether there is KV for them, and the last start was late."""
+    gate = Gate(EngineLimits(max_num_seqs=64, max_num_batched_tokens=1_000))
+    gate.dispatched("late", 1, 4_000)
+    for _ in range(12):
+        gate.step(False)
+    gate.started("late")
+    gate.engine_metrics(1, 0, 0.1)
+    if not told:
+        gate.engine_metrics(None, None, None)
+    before = gate.window
+    assert fill(gate, 100) == before
+    gate.step(True)
+    assert (gate.window > before) is told

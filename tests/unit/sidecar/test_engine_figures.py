@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidegate_sidecar.metrics_text import EngineFigures, read_engine_metrics
+from tidegate_sidecar.metrics_text import UNTOLD_SECONDS, EngineFigures, Untold, read_engine_metrics
 
 LABELS = '{engine="0",model_name="m"}'
 
@@ -47,3 +47,21 @@ def test_engines_of_one_server_add_up() -> None:
     figures = read_engine_metrics(text, "m")
     assert (figures.running, figures.waiting) == (7, 0)
     assert (figures.kv_blocks, figures.kv_block_tokens) == (1000, 16)
+
+
+def test_r3_what_is_not_told_is_named_as_it_is_called_now() -> None:
+    text = f"vllm:num_requests_running{LABELS} 0\nvllm:gpu_cache_usage_perc{LABELS} 0.0\n"
+    assert read_engine_metrics(text, "m").untold == ["vllm:num_requests_waiting"]
+    assert len(read_engine_metrics(text, "other").untold) == 3
+
+
+def test_r3_only_what_lasts_is_worth_a_look() -> None:
+    untold = Untold()
+    assert untold.lasting(1e9) is None
+    untold.reading("no answer", 10.0)
+    untold.reading("status 500", 9.0 + UNTOLD_SECONDS)
+    assert untold.lasting(9.9 + UNTOLD_SECONDS) is None
+    assert untold.lasting(10.0 + UNTOLD_SECONDS) == "status 500"
+    untold.reading(None, 11.0 + UNTOLD_SECONDS)
+    untold.reading("no answer", 12.0 + UNTOLD_SECONDS)
+    assert untold.lasting(13.0 + UNTOLD_SECONDS) is None

@@ -105,6 +105,7 @@ from tidegate.scheduling.contracts.status import (
     SloStatus,
     TenantStatus,
     TierStatus,
+    TrafficSample,
 )
 from tidegate.scheduling.contracts.step_statistics import (
     STEP_STATISTICS_VERSION,
@@ -220,6 +221,7 @@ __all__ = [
     "TierStatus",
     "Trace",
     "TraceFormat",
+    "TrafficSample",
     "UsageRecord",
     "as_of",
     "decode",

@@ -165,6 +165,11 @@ class EngineStatus:
     kv_used_ratio: float | None = described("KV cache in use, 0..1.", default=None, low=0)
     kv_blocks: int | None = described("KV blocks in all.", default=None, low=0)
     kv_block_tokens: int | None = described("Tokens of one block.", default=None, low=1)
+    metrics_error: str | None = described(
+        "What its metrics have not told for a minute or more, of what the gate goes by, and why; "
+        "null: nothing.",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,20 @@ class GateStatus:
 
     window: int = described("Engine sequences that may be dispatched without progress.", low=1)
     not_started: int = described("Dispatched without first token.", low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficSample:
+    """A sample of the traffic, taken because a tier's first tokens were slow."""
+
+    name: str = described("As `GET /profiles/NAME` has it.", low=1, high=253)
+    tier: str = described("The tier.")
+    at: float = described("When it was found slow; wall clock, seconds since the epoch.", low=0)
+    p99_over_baseline: float = described(
+        "Its 99th percentile of the time to first token then, by the median of those of the last "
+        "hour.",
+        low=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,4 +222,7 @@ class SidecarStatus(Report):
         "the answer is 503 and has this field too.",
         default=1,
         low=1,
+    )
+    last_sample: TrafficSample | None = described(
+        "The newest sample of its traffic; null: none was taken yet.", default=None
     )
