@@ -248,6 +248,8 @@ class Dispatcher:
         self.changes += 1
         if state in WAITING:
             self._leave_queue(ticket, state, now)
+            if state is TicketState.QUEUED:
+                self._count_wait(request, ticket.outcome, now)
         elif state is TicketState.DISPATCHED:
             self.in_flight.left(ticket, now)
             # What its client abandons before a token has come is billed its prompt: free, it would
@@ -278,9 +280,16 @@ class Dispatcher:
         ticket = self._tickets.get(request.id)
         if ticket is None:
             return  # its client went away between its expiry and now
+        if ticket.state is TicketState.QUEUED:
+            self._count_wait(request, error.outcome, self.loop.time())
         ticket.state = TicketState.REFUSED
         ticket.refusal = error
         ticket.let_go()
+
+    def _count_wait(self, request: Request, outcome: Outcome, now: float) -> None:
+        """It left the queue, and not for the engine."""
+        if request.leads():
+            self._tally.left_queue(request.tenant, outcome, now - request.arrival)
 
     def _arm_expiry(self) -> None:
         assert self.scheduler is not None

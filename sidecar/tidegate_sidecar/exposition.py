@@ -23,12 +23,15 @@ from prometheus_client.registry import Collector
 
 from tidegate.scheduling.contracts import LATENCY_BOUNDS_SECONDS
 from tidegate.scheduling.outcomes import Outcome
-from tidegate_sidecar.plugin_exposition import plugin_metrics
+from tidegate_sidecar.plugin_exposition import plugin_metrics, step_metrics
+from tidegate_sidecar.plugin_steps import StepFigures
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.scheduling_exposition import OTHER, scheduling_metrics
 from tidegate_sidecar.tally import UNKNOWN, LatencyCounter
 
 MAX_TENANT_SERIES = 1_000
+DISPATCHED = "dispatched"
+"""In the place of the outcome with which others leave the queue."""
 
 
 def exposition(runtime: Runtime) -> bytes:
@@ -51,9 +54,11 @@ class _SidecarCollector(Collector):
         yield from _latencies(self._runtime)
         yield from _state(self._runtime)
         yield from scheduling_metrics(self._runtime, _tenant_labels(self._runtime))
-        if (plugin := self._runtime.plugin) is not None:
-            in_force = self._runtime.in_force
-            yield from plugin_metrics(plugin.steps, in_force.policy if in_force else None)
+        plugin, in_force = self._runtime.plugin, self._runtime.in_force
+        policy = in_force.policy if in_force else None
+        yield from step_metrics(plugin.steps.figures if plugin else StepFigures(), policy)
+        if plugin is not None:
+            yield from plugin_metrics(plugin.steps, policy)
         yield from _reports(self._runtime)
 
 
@@ -125,9 +130,23 @@ def _service(runtime: Runtime) -> Iterator[Metric]:
     yield from (queue, size, running, oldest, tokens)
 
 
+def _queue_durations(runtime: Runtime) -> Metric:
+    family = HistogramMetricFamily(
+        "tidegate_queue_duration_seconds",
+        "Arrival to leaving the queue: for the engine (dispatched), or with what outcome.",
+        labels=("tier", "outcome"),
+    )
+    for tier, row in runtime.tally.tiers.items():
+        family.add_metric((tier, DISPATCHED), _buckets(row.queue), row.queue.sum)
+        for outcome, counter in row.waits_ended.items():
+            label = OTHER if outcome is None else outcome.value
+            family.add_metric((tier, label), _buckets(counter), counter.sum)
+    return family
+
+
 def _latencies(runtime: Runtime) -> Iterator[Metric]:
+    yield _queue_durations(runtime)
     kinds = (
-        ("tidegate_queue_duration_seconds", "Arrival to dispatch.", "queue"),
         ("tidegate_request_ttft_seconds", "Arrival to first token.", "ttft"),
         ("tidegate_request_itl_seconds", "Mean gap between a request's tokens.", "inter_token"),
         ("tidegate_request_duration_seconds", "Arrival to end, of completed ones.", "duration"),

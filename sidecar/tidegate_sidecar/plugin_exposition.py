@@ -1,4 +1,5 @@
-"""What the engine's plug-in told, as Prometheus metrics; without a plug-in there are none."""
+"""What the engine's plug-in told, as Prometheus metrics; without a plug-in there are only those
+which dashboards and rules may ask of any sidecar, at zero."""
 
 from __future__ import annotations
 
@@ -51,20 +52,24 @@ def plugin_metrics(steps: PluginSteps, policy: Policy | None) -> Iterator[Metric
     for cause, count in figures.preemptions.items():
         preempted.add_metric((cause.value,), count)
     yield preempted
+    yield _blocks(steps.pools(), kv_pool_names(policy) if policy else ())
+
+
+def step_metrics(figures: StepFigures, policy: Policy | None) -> Iterator[Metric]:
+    """What only a plug-in tells; of one engine, whether it has one or not."""
     prefilled = HistogramMetricFamily(
-        "tidegate_prefill_tokens_per_step", "Prompt tokens of a step."
+        "tidegate_prefill_tokens_per_step", "Prompt tokens of a step, as the plug-in tells."
     )
     prefilled.add_metric((), _buckets(figures), figures.prefill_tokens)
     yield prefilled
-    yield _blocks(steps.pools(), kv_pool_names(policy) if policy else ())
     acceptance = GaugeMetricFamily(
         "tidegate_draft_acceptance_ratio",
-        "Part of the recent draft tokens that were accepted; of tiers that had any.",
+        "Part of the recent draft tokens that were accepted, as the plug-in tells; 0 too where "
+        "there were none.",
         labels=("tier",),
     )
     for tier in policy.tiers if policy else ():
-        if (ratio := figures.acceptance(tier.name)) is not None:
-            acceptance.add_metric((tier.name,), ratio)
+        acceptance.add_metric((tier.name,), figures.acceptance(tier.name) or 0.0)
     yield acceptance
 
 

@@ -21,6 +21,13 @@ from tidegate_sidecar.slo_tally import Ending, SloTally
 
 UNKNOWN = ""
 """Tier and tenant of a request that ended before its key was known."""
+WAITS_ENDED = (
+    Outcome.QUEUE_WAIT_EXCEEDED,
+    Outcome.DEADLINE_EXCEEDED,
+    Outcome.CLIENT_CLOSED,
+)
+"""Ends of requests in the queue that are counted each by itself; the rest (drained, handed back,
+revoked) together: a scrape writes thirty lines for each, of every tier."""
 
 
 Row = TypeVar("Row")
@@ -82,6 +89,7 @@ class TierTally:
         "slo",
         "truncated",
         "ttft",
+        "waits_ended",
     )
 
     def __init__(self) -> None:
@@ -97,6 +105,11 @@ class TierTally:
         self.skew = SkewCounter()
         self.skew_flagged = dict.fromkeys(SkewCause, 0)
         self.queue = LatencyCounter()
+        """Of those that left it for the engine."""
+        self.waits_ended: dict[Outcome | None, LatencyCounter] = {
+            outcome: LatencyCounter() for outcome in (*WAITS_ENDED, None)
+        }
+        """Of those that ended in it; None: otherwise than by :data:`WAITS_ENDED`."""
         self.ttft = LatencyCounter()
         self.inter_token = LatencyCounter()
         self.duration = LatencyCounter()
@@ -162,6 +175,12 @@ class Tally:
         """A request left the queue for the engine."""
         if (tier := self._tier_of(tenant)) is not None:
             tier.queue.observe(waited_seconds)
+
+    def left_queue(self, tenant: str, outcome: Outcome, waited_seconds: float) -> None:
+        """A request ended while it was queued."""
+        if (tier := self._tier_of(tenant)) is not None:
+            counters = tier.waits_ended
+            counters[outcome if outcome in counters else None].observe(waited_seconds)
 
     def first_token(self, tenant: str, ttft_seconds: float) -> None:
         """The first token of a request came."""

@@ -20,6 +20,7 @@ from support.sidecar import (
 )
 
 from tidegate.scheduling.contracts import Policy, loads
+from tidegate.scheduling.outcomes import Outcome
 from tidegate.scheduling.scheduler import Scheduler
 
 from .conftest import StartSidecar
@@ -209,6 +210,33 @@ async def test_a_deadline_that_passes_in_the_queue_ends_with_504(
         assert (await response.json())["error"]["code"] == "deadline_exceeded"
     hold.go.set()
     assert await first == 200
+
+
+async def test_each_leaves_the_queue_once_with_the_time_that_it_waited(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar(policy=tier())
+    hold = engine.script = Hold(engine)
+    first, gone = await send(sidecar), await send(sidecar)
+    row = sidecar.runtime.tally.tiers["standard"]
+    gone.cancel()
+    await until(lambda: sidecar.outcomes(ALICE) == {"client_closed": 1})
+    late = await send(sidecar, headers={"x-tidegate-deadline-ms": "150"})
+    assert await late == 504
+    drained = await send(sidecar)
+    assert sidecar.runtime.dispatcher.refuse_queued(Outcome.DRAINING) == 1
+    assert await drained == 503
+    hold.go.set()
+    assert await first == 200
+    counts = {end: sum(counter.counts) for end, counter in row.waits_ended.items()}
+    assert counts == {
+        Outcome.QUEUE_WAIT_EXCEEDED: 0,
+        Outcome.DEADLINE_EXCEEDED: 1,
+        Outcome.CLIENT_CLOSED: 1,
+        None: 1,
+    }
+    assert sum(row.queue.counts) == 1
+    assert 0.1 < row.waits_ended[Outcome.DEADLINE_EXCEEDED].sum < 10
 
 
 async def test_own_priority_orders_ones_own_requests(

@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.fake_engine import until
+from support.fake_engine import socket_folder, until
 from support.faulty_engine import MODEL, FaultyEngine, answer_well
 from support.faulty_upstream import Connection
 from support.sidecar import ALICE, BOB, SidecarUnderTest, policy_document
+from tidegate_sidecar.exposition import DISPATCHED
+from tidegate_sidecar.tally import WAITS_ENDED
 
-from tidegate.scheduling.contracts import SidecarStatus, SloMetric, decode
+from tidegate.scheduling.contracts import (
+    OnExceed,
+    PreemptionCause,
+    SidecarStatus,
+    SloMetric,
+    decode,
+)
+from tidegate.scheduling.outcomes import Outcome
 
 from .conftest import StartSidecar
 
@@ -51,36 +60,68 @@ def labelled(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]
 
 
 TIER = {"tier": "standard"}
-SERIES = [
-    labelled("tidegate_throttled_total", **TIER),
-    labelled("tidegate_rate_limited_total", limit="rpm"),
-    *(
-        labelled("tidegate_prompt_limited_total", action=action, **TIER)
-        for action in ("Reject", "Truncate", "BestEffort")
-    ),
-    *(
-        labelled(f"tidegate_slo_{kind}_total", objective=metric.value, **TIER)
-        for kind in ("requests", "good", "refused")
+ONE = {"tenant": ALICE, **TIER}
+DESIGN = {
+    labelled("tidegate_queue_size", **TIER): 0,
+    labelled("tidegate_queue_bytes", **TIER): 0,
+    **{
+        labelled("tidegate_queue_duration_seconds_count", outcome=outcome, **TIER): 0
+        for outcome in (DISPATCHED, *WAITS_ENDED, "other")
+    },
+    **{labelled("tidegate_requests_total", outcome=outcome, **ONE): 0 for outcome in Outcome},
+    labelled("tidegate_request_ttft_seconds_count", **TIER): 0,
+    labelled("tidegate_request_itl_seconds_count", **TIER): 0,
+    labelled("tidegate_request_duration_seconds_count", **TIER): 0,
+    **{
+        labelled(f"tidegate_slo_{kind}_total", objective=metric, **TIER): 0
+        for kind in ("requests", "good")
         for metric in (SloMetric.TIME_TO_FIRST_TOKEN, SloMetric.END_TO_END)
-    ),
-    labelled("tidegate_vft_skew_ratio_bucket", le="+Inf", **TIER),
-    labelled("tidegate_vft_skew_flagged_total", cause="prefill", **TIER),
-    *(labelled("tidegate_engine_time_ms_total", tenant=name, **TIER) for name in (ALICE, BOB)),
-    labelled("tidegate_max_service_gap", **TIER),
-    *(labelled("tidegate_queue_oldest_seconds", tenant=name, **TIER) for name in (ALICE, BOB)),
-    labelled("tidegate_preemptions_total", cause="admission"),
-    labelled("tidegate_recomputed_tokens_total"),
-    labelled("tidegate_kv_blocks", kv_pool="all", state="held"),
-    labelled("tidegate_shadow_other_tenant_total"),
-    labelled("tidegate_shadow_refused_total", outcome="throttled"),
-    labelled("tidegate_limit_state_failures_total"),
-]
+    },
+    **{labelled("tidegate_engine_time_ms_total", tenant=name, **TIER): 0 for name in (ALICE, BOB)},
+    labelled("tidegate_max_service_gap", **TIER): 0,
+    **{
+        labelled("tidegate_kv_blocks", kv_pool="all", state=state): 0
+        for state in ("nominal", "held", "borrowed")
+    },
+    **{labelled("tidegate_preemptions_total", cause=cause): 0 for cause in PreemptionCause},
+    labelled("tidegate_recomputed_tokens_total"): 0,
+    labelled("tidegate_vft_skew_ratio_bucket", le="+Inf", **TIER): 0,
+    labelled("tidegate_prefill_tokens_per_step_count"): 0,
+    labelled("tidegate_draft_acceptance_ratio", **TIER): 0,
+    labelled("tidegate_rate_limited_total", limit="rpm"): 0,
+    labelled("tidegate_throttled_total", **TIER): 0,
+    **{labelled("tidegate_prompt_limited_total", action=action, **TIER): 0 for action in OnExceed},
+    labelled("tidegate_gate_window"): None,
+    labelled("tidegate_ttft_p99_over_baseline", **TIER): 0,
+    labelled("tidegate_profile_samples_total", **TIER): 0,
+    labelled("tidegate_policy_generation"): 1,
+    labelled("tidegate_policy_reload_failures_total"): 0,
+}
+"""Every metric of the design's section 12, with all its labels, and its value at the start; None:
+any."""
+BESIDES = {
+    labelled("tidegate_slo_refused_total", objective="EndToEnd", **TIER): 0,
+    labelled("tidegate_vft_skew_flagged_total", cause="prefill", **TIER): 0,
+    labelled("tidegate_queue_oldest_seconds", **ONE): 0,
+    labelled("tidegate_shadow_other_tenant_total"): 0,
+    labelled("tidegate_shadow_refused_total", outcome="throttled"): 0,
+    labelled("tidegate_limit_state_failures_total"): 0,
+}
 
 
-async def test_every_series_is_there_from_the_start(start_sidecar: StartSidecar) -> None:
-    sidecar = await start_sidecar(policy=policy())
-    samples = await metrics(sidecar)
-    assert {name: samples.get(name, "missing") for name in SERIES} == dict.fromkeys(SERIES, 0)
+@pytest.mark.parametrize("plugin", [False, True])
+async def test_every_series_is_there_from_the_start(
+    start_sidecar: StartSidecar, plugin: bool
+) -> None:
+    with socket_folder() as folder:
+        sidecar = await start_sidecar(
+            policy=policy(), check_other=False, engine_plugin=folder if plugin else None
+        )
+        samples = await metrics(sidecar)
+    expected = DESIGN | BESIDES
+    assert expected.keys() - samples.keys() == set()
+    known = {name: value for name, value in expected.items() if value is not None}
+    assert {name: samples[name] for name in known} == known
 
 
 async def test_what_was_done_is_counted_in_both(
