@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import engine_workloads as load
-from fidelity_engine import MissingError, make_model, vllm_python
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
+
+from testbed.real_vllm import ENVIRONMENT, VllmError, make_tiny_model, vllm_python
 
 ROOT = Path(__file__).resolve().parents[1]
 FCFS, PRIORITY, PLUGIN, BOTH = "stock FCFS", "stock priority", "plug-in", "plug-in + sidecar"
@@ -35,12 +36,7 @@ CONTESTANTS = (FCFS, PRIORITY, PLUGIN, BOTH)
 START_SECONDS = 1_200.0
 PAIRS = 7
 """Of runs of a lone tenant, half as long as others."""
-_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
+_ENVIRONMENT = ENVIRONMENT | {
     "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "benchmarks"))),
 }
 Run = dict[str, Any]
@@ -53,13 +49,13 @@ class Engine:
         self._process, self._log = process, log
 
     def answer(self) -> Any:
-        """The next line that is one; MissingError: it ended before."""
+        """The next line that is one; VllmError: it ended before."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("@"):
                 return json.loads(line[1:])
         said = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-        raise MissingError(f"the engine ended: {' '.join(said)[:300]}")
+        raise VllmError(f"the engine ended: {' '.join(said)[:300]}")
 
     def run(self, sent: Sequence[load.Sent], seconds: float, *, front: bool = False) -> Run:
         """Serve these; what came of it."""
@@ -346,12 +342,12 @@ def measure(arguments: argparse.Namespace, console: Console) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="tg-") as scratch:
         try:
             python = vllm_python()
-            model = make_model(python, Path(scratch, "model"))
+            model = make_tiny_model(python, Path(scratch, "model"))
             if arguments.only != "mixes":
                 found += plan_figures(python, model)
             if arguments.only != "plan":
                 found += _mixes(python, model, Path(scratch), mixes, arguments, console)
-        except MissingError as missing:
+        except VllmError as missing:
             found.append(figure("real vLLM on CPU", None, "", why=str(missing)))
     console.print(f"{time.monotonic() - began:.0f} s")
     return found

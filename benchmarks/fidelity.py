@@ -29,16 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fairness_model
-from fidelity_engine import (
-    BLOCK_TOKENS,
-    MissingError,
-    Planned,
-    RealEngine,
-    RealRun,
-    make_model,
-    real_engine,
-    vllm_python,
-)
+from fidelity_engine import Planned, RealEngine, RealRun, real_engine
 from fidelity_fit import fit_frontend, fit_steps, step_errors_percent
 from fidelity_judge import METRICS, Judged, Metric, Probe, error_of, together
 from fidelity_log import Arrival
@@ -49,6 +40,7 @@ from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 from rich.table import Table
 
+from testbed.real_vllm import BLOCK_TOKENS, make_tiny_model, vllm_python
 from tidegate.simulator.engine_model import Calibration, StepTimeModel
 from tidegate.simulator.engine_model.calibrations import FACTORS
 
@@ -74,7 +66,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
     console.print(f"load of the machine before: {load}", style="dim", highlight=False)
     try:
         figures = _against_vllm(arguments, console)
-    except (MissingError, OSError, RuntimeError, TimeoutError, ValueError) as error:
+    except (OSError, RuntimeError, TimeoutError, ValueError) as error:
         figures = _missing(f"{type(error).__name__}: {error}")
     _say(console, "the model beside published throughput of GPUs")
     return [*figures, *published_figures(), *_against_artifact(console)]
@@ -94,7 +86,7 @@ def _against_vllm(arguments: argparse.Namespace, console: Console) -> list[Figur
         if arguments.keep is not None:
             arguments.keep.mkdir(parents=True, exist_ok=True)
         python = vllm_python()
-        model = make_model(python, folder / "model")
+        model = make_tiny_model(python, folder / "model")
         started = time.monotonic()
         engines = [
             stack.enter_context(real_engine(python, model, held_out.flags, folder / str(number)))

@@ -1,6 +1,6 @@
 """Real vLLM on CPU for the fidelity check: starts it, sends it requests, gives back its notes.
 
-It serves the tests' tiny model (random weights, 2 layers) over a Unix socket from the environment
+It serves the tiny model (random weights, 2 layers) over a Unix socket from the environment
 that `scripts/install-vllm` makes, with `fidelity_recorder` as its scheduler.
 """
 
@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import json
 import os
 import random
-import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -23,30 +20,24 @@ from pathlib import Path
 import aiohttp
 from fidelity_log import Notes, read_notes
 
-VLLM_VERSION = "0.32.0"
-MODEL = "tiny"
-BLOCK_TOKENS = 32
+from testbed.real_vllm import (
+    BLOCK_TOKENS,
+    ENVIRONMENT,
+    MODEL,
+    START_SECONDS,
+    serve_tiny,
+    started,
+    until_healthy,
+)
+
 MAX_MODEL_TOKENS = 8192
-START_SECONDS = 400.0
-_STOP_SECONDS = 30.0
 _VOCABULARY = range(8, 500)
 _HERE = Path(__file__).resolve().parent
-_TINY_MODEL = _HERE.parent / "tests" / "support" / "tiny_model.py"
-
-_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",  # more threads spin for each other
+_ENVIRONMENT = ENVIRONMENT | {
     # Else the CPU platform gives the model a process of its own, and each step waits for two.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "PYTHONPATH": os.pathsep.join((str(_HERE), str(_HERE.parent))),
 }
-
-
-class MissingError(Exception):
-    """vLLM can't be run here, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +94,9 @@ class RealRun:
     client_ttft_seconds: dict[str, float]
 
 
-def vllm_python() -> Path:
-    """The Python with vLLM in it. MissingError where it is not installed."""
-    cache = os.environ.get("TIDEGATE_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tidegate"
-    )
-    folder = Path(cache, f"vllm-{VLLM_VERSION}")
-    if not (folder / ".complete").exists():
-        raise MissingError(f"vLLM {VLLM_VERSION} is not installed; run scripts/install-vllm")
-    return folder / "bin" / "python"
-
-
-def make_model(python: Path, folder: Path) -> Path:
-    """The tiny model, written into `folder`. MissingError: that failed."""
-    made = subprocess.run(
-        [python, _TINY_MODEL, folder],
-        env={**os.environ, **_ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=START_SECONDS,
-    )
-    if made.returncode:
-        raise MissingError(f"the tiny model could not be made: {made.stderr.strip()[-300:]}")
-    return folder
-
-
 @dataclass(slots=True)
 class RealEngine:
-    """A `vllm serve` that was started; use `until_ready` before the first run."""
+    """A `vllm serve` that was started; `until_ready` comes before the first run."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -139,27 +104,25 @@ class RealEngine:
     _runs: int = 0
 
     @property
-    def socket(self) -> str:
-        return str(self.folder / "e.sock")
+    def socket(self) -> Path:
+        return self.folder / "e.sock"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "engine.log"
 
     @property
     def notes_file(self) -> Path:
         return self.folder / "notes.jsonl"
 
     def until_ready(self) -> None:
-        """MissingError: it ended, or did not answer in time."""
-        deadline = time.monotonic() + START_SECONDS
-        while not _healthy(self.socket):
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                log = (self.folder / "engine.log").read_text(errors="replace").splitlines()
-                said = [line for line in log if "Error" in line][-1:] or log[-1:]
-                raise MissingError(f"vLLM did not start: {' '.join(said)[:300]}")
-            time.sleep(0.2)
+        """VllmError: it ended, or did not answer in time."""
+        until_healthy(self.process, self.socket, self.log)
 
     def run(self, planned: Sequence[Planned], seed: int) -> RealRun:
         """Sends all at their times; RuntimeError: one was not answered as asked."""
         self._runs += 1
-        ttft = asyncio.run(_send_all(self.socket, planned, seed, str(self._runs)))
+        ttft = asyncio.run(_send_all(str(self.socket), planned, seed, str(self._runs)))
         lines = self.notes_file.read_text().splitlines()
         notes = read_notes(lines[self._seen :])
         self._seen = len(lines)
@@ -172,7 +135,6 @@ def real_engine(
 ) -> Iterator[RealEngine]:
     """`vllm serve` with these flags, in a folder with a short path; gone on exit."""
     folder.mkdir()
-    engine_log = (folder / "engine.log").open("wb")
     scheduler = ["--scheduler-cls", "fidelity_recorder.RecordingScheduler"]
     if flags.plugin_policy is not None:
         policy = folder / "policy.json"
@@ -180,46 +142,19 @@ def real_engine(
         config = json.dumps({"tidegate": {"policy": str(policy)}})
         scheduler = ["--scheduler-cls", "fidelity_plugin_recorder.RecordingPlugin"]
         scheduler += ["--additional-config", config]
-    with engine_log:
-        process = subprocess.Popen(
-            [
-                python.with_name("vllm"), "serve", model, "--uds", folder / "e.sock",
-                "--served-model-name", MODEL, "--block-size", str(BLOCK_TOKENS), "--enforce-eager",
-                "--distributed-executor-backend=uni",
-                *scheduler,
-                "--disable-uvicorn-access-log",
-                "--stream-interval=16",  # the first token is sent at once all the same
-                *flags.arguments(),
-            ],
-            stdout=engine_log,
-            stderr=subprocess.STDOUT,
-            env={
-                **os.environ, **_ENVIRONMENT,
-                "TIDEGATE_FIDELITY_LOG": str(folder / "notes.jsonl"),
-            },
-            start_new_session=True,
-        )  # fmt: skip
-    try:
+    command = serve_tiny(
+        python,
+        model,
+        folder / "e.sock",
+        "--distributed-executor-backend=uni",
+        *scheduler,
+        "--disable-uvicorn-access-log",
+        "--stream-interval=16",  # the first token is sent at once all the same
+        *flags.arguments(),
+    )
+    environment = _ENVIRONMENT | {"TIDEGATE_FIDELITY_LOG": str(folder / "notes.jsonl")}
+    with started(command, folder / "engine.log", environment) as process:
         yield RealEngine(process, folder)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _healthy(path: str) -> bool:
-    connection = http.client.HTTPConnection("engine", timeout=_STOP_SECONDS)
-    with contextlib.closing(connection), socket.socket(socket.AF_UNIX) as connection.sock:
-        try:
-            connection.sock.connect(path)
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
 
 
 async def _send_all(path: str, planned: Sequence[Planned], seed: int, run: str) -> dict[str, float]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast
 
-from fidelity_engine import BLOCK_TOKENS, EngineFlags, sequence_of, tier_of
+from fidelity_engine import EngineFlags, sequence_of, tier_of
 from fidelity_log import Arrival, Notes, Outcome
 
+from testbed.real_vllm import BLOCK_TOKENS
 from tidegate.scheduling.contracts import Policy, loads
 from tidegate.simulator.engine_model import (
     Engine,

@@ -28,6 +28,8 @@ import aiohttp
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 
+from testbed.real_vllm import TINY_MODEL, started, until_healthy
+
 ROOT = Path(__file__).resolve().parents[1]
 SUPPORT = ROOT / "tests" / "support"
 WIDE = {
@@ -97,47 +99,20 @@ def server(python: str, model: Path, folder: Path, *, plugin: bool) -> Iterator[
         ]
     with suppress(FileNotFoundError):
         uds.unlink()
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [
-                python, "-m", "vllm.entrypoints.cli.main", "serve", model, "--uds", uds,
-                "--served-model-name=m", "--load-format=dummy", "--max-model-len=8192",
-                "--max-num-seqs=256", "--async-scheduling", *flags,
-            ],
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-        )  # fmt: skip
-    try:
-        asyncio.run(_until_healthy(str(uds), process, log))
+    command = [
+        python, "-m", "vllm.entrypoints.cli.main", "serve", str(model), f"--uds={uds}",
+        "--served-model-name=m", "--load-format=dummy", "--max-model-len=8192",
+        "--max-num-seqs=256", "--async-scheduling", *flags,
+    ]  # fmt: skip
+    environment = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    with started(command, log, environment) as process:
+        until_healthy(process, uds, log, START_SECONDS)
         yield str(uds)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, 15)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        process.wait()
 
 
 def _session(uds: str) -> aiohttp.ClientSession:
     connector = aiohttp.UnixConnector(path=uds, limit=0)
     return aiohttp.ClientSession("http://engine", connector=connector)
-
-
-async def _until_healthy(uds: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(aiohttp.ClientError, OSError):
-            async with _session(uds) as client, client.get("/health") as answer:
-                if answer.status == 200:
-                    return
-        await asyncio.sleep(0.5)
-    raise RuntimeError(f"vLLM did not start: {_last_line(log)}")
-
-
-def _last_line(log: Path) -> str:
-    return " ".join(log.read_text(errors="replace").strip().splitlines()[-1:])[:300]
 
 
 async def serve_load(uds: str, *, batch: bool, seconds: float = LOAD_SECONDS) -> Seen:
@@ -255,7 +230,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
     with tempfile.TemporaryDirectory(prefix="tg-") as scratch:
         folder = Path(scratch)
         try:
-            script(python, SUPPORT / "tiny_model.py", folder / "tiny", seconds=90)
+            script(python, TINY_MODEL, folder / "tiny", seconds=90)
             found.append(cases(python, folder / "tiny"))
             model = wide(folder / "tiny", folder / "wide")
             found += latency(python, model, folder, console)

@@ -30,7 +30,6 @@ from pathlib import Path
 
 import aiohttp
 import rivals
-from fidelity_engine import MissingError, make_model, vllm_python
 from isolation_load import (
     BATCH,
     INTERACTIVE,
@@ -45,6 +44,7 @@ from isolation_load import (
 from report import Aim, Figure, benchmark, figure
 from rich.console import Console
 
+from testbed.real_vllm import BLOCK_TOKENS, ENVIRONMENT, make_tiny_model, vllm_python
 from tidegate.scheduling import contracts
 
 MODEL = "isolation-model"
@@ -58,7 +58,7 @@ ALONE, UNPROTECTED, OURS = "alone", "unprotected", "ours"
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """An engine to measure on. ``start`` gives its command; MissingError: it cannot be had."""
+    """An engine to measure on. ``start`` gives its command; VllmError: it cannot be had."""
 
     name: str
     seats: int
@@ -83,23 +83,17 @@ def _fake(folder: Path, socket: Path) -> rivals.Command:
 
 def _vllm(folder: Path, socket: Path) -> rivals.Command:
     python = vllm_python()
-    model = make_model(python, folder / "model")
+    model = make_tiny_model(python, folder / "model")
     return rivals.Command(
         [
             str(python.with_name("vllm")), "serve", str(model), f"--uds={socket}",
-            f"--served-model-name={MODEL}", "--block-size=32", "--enforce-eager",
+            f"--served-model-name={MODEL}", f"--block-size={BLOCK_TOKENS}", "--enforce-eager",
             f"--max-num-seqs={VLLM.seats}", f"--max-num-batched-tokens={VLLM.budget_tokens}",
             "--max-model-len=1024", "--num-gpu-blocks-override=1024",
             "--no-enable-prefix-caching", "--disable-uvicorn-access-log",
             "--scheduling-policy=priority",
         ],
-        {
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": "1",
-        },
+        ENVIRONMENT,
     )  # fmt: skip
 
 
@@ -150,7 +144,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> Sequence[Figure]
         rounds, why = None, ""
         try:
             rounds = asyncio.run(measured(kind, arguments, console))
-        except (MissingError, OSError, RuntimeError, TimeoutError, aiohttp.ClientError) as error:
+        except (OSError, RuntimeError, TimeoutError, aiohttp.ClientError) as error:
             why = str(error) or type(error).__name__
         figures += _figures(kind, rounds, why)
     return figures

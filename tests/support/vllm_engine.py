@@ -1,69 +1,25 @@
-"""The real vLLM on CPU, serving the tiny model on a Unix socket, for tests marked `vllm`.
-
-vLLM lives in an environment of its own (`scripts/install-vllm`); where that is not installed the
-tests are skipped, but in CI (`CI=true`) they fail. vLLM neither removes its socket when it ends nor
-replaces one that is there: each engine here gets a folder of its own.
-"""
+"""A real vLLM on CPU that serves the tiny model on a Unix socket, for tests marked `vllm`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
-import os
-import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import pytest
 from support.fake_engine import socket_folder
 
-VLLM_VERSION = "0.32.0"
-MODEL = "tiny"
-BLOCK_TOKENS = 32
-START_SECONDS = 300.0
-"""An engine starts in 30 to 60 s on two idle cores."""
-STOP_SECONDS = 60.0
-_TINY_MODEL = Path(__file__).with_name("tiny_model.py")
-
-ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",  # more threads spin for each other when the machine is busy
-}
-
-
-def vllm_python() -> Path:
-    """The Python with vLLM in it; skips (in CI: fails) the calling test where there is none."""
-    cache = os.environ.get("TIDEGATE_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tidegate"
-    )
-    folder = Path(cache, f"vllm-{VLLM_VERSION}")
-    if not (folder / ".complete").exists():
-        missing = f"vLLM {VLLM_VERSION} is not installed; run scripts/install-vllm"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return folder / "bin" / "python"
-
-
-def make_tiny_model(python: Path, folder: Path) -> Path:
-    """The tiny model, written into `folder` by vLLM's own Python."""
-    subprocess.run(
-        [python, _TINY_MODEL, folder],
-        check=True,
-        capture_output=True,
-        env={**os.environ, **ENVIRONMENT},
-        timeout=300,
-    )
-    return folder
+from testbed.real_vllm import (
+    ENVIRONMENT,
+    START_SECONDS,
+    STOP_SECONDS,
+    serve_tiny,
+    started,
+    until_healthy,
+)
 
 
 @dataclass(slots=True)
@@ -72,7 +28,6 @@ class VllmEngine:
 
     process: subprocess.Popen[bytes]
     uds: str
-    log: Path
 
     def client(self) -> aiohttp.ClientSession:
         """A client of the engine without limits of its own; close it before the engine ends."""
@@ -109,62 +64,13 @@ class VllmEngine:
         """Exit status, once it has ended; TimeoutError if it does not."""
         return await asyncio.to_thread(self.process.wait, STOP_SECONDS)
 
-    def log_tail(self, lines: int = 30) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-
 
 @contextlib.contextmanager
 def vllm_engine(python: Path, model: Path, *flags: str) -> Iterator[VllmEngine]:
     """Start `vllm serve MODEL --uds PATH` with `flags`, wait for its /health; gone on exit."""
     with socket_folder() as folder:
-        uds, log = str(folder / "engine.sock"), folder / "engine.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [
-                    python.with_name("vllm"), "serve", model, "--uds", uds,
-                    "--served-model-name", MODEL, "--block-size", str(BLOCK_TOKENS),
-                    "--enforce-eager", *flags,
-                ],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **ENVIRONMENT},
-                start_new_session=True,
-            )  # fmt: skip
-        engine = VllmEngine(process, uds, log)
-        try:
-            _until_healthy(engine)
-            yield engine
-        finally:
-            _end(process)
-
-
-def _until_healthy(engine: VllmEngine) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not _healthy(engine.uds):
-        if engine.process.poll() is not None:
-            raise AssertionError(f"vLLM ended while starting:\n{engine.log_tail()}")
-        if time.monotonic() > deadline:
-            raise AssertionError(f"vLLM did not start in {START_SECONDS} s:\n{engine.log_tail()}")
-        time.sleep(0.2)
-
-
-def _healthy(uds: str) -> bool:
-    connection = http.client.HTTPConnection("engine", timeout=START_SECONDS)
-    with contextlib.closing(connection), socket.socket(socket.AF_UNIX) as connection.sock:
-        try:
-            connection.sock.connect(uds)
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the server and, whatever state they are in, its engine and worker processes."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        uds, log = folder / "engine.sock", folder / "engine.log"
+        command = serve_tiny(python, model, uds, *flags)
+        with started(command, log, ENVIRONMENT) as process:
+            until_healthy(process, uds, log)
+            yield VllmEngine(process, str(uds))

@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 from support.fake_engine import client_session, engine_in_process
-from support.vllm_engine import MODEL
+
+from testbed.real_vllm import MODEL
 
 pytestmark = pytest.mark.vllm
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from support.plugin_bench import policy, tier
-from support.vllm_engine import ENVIRONMENT
+
+from testbed.real_vllm import ENVIRONMENT
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

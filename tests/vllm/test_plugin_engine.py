@@ -17,9 +17,10 @@ from support.fake_engine import socket_folder, until
 from support.openai_stream import events
 from support.plugin_bench import policy
 from support.sidecar import ALICE, BOB, SidecarUnderTest, keys_document, sidecar_under_test
-from support.vllm_engine import ENVIRONMENT, MODEL, VllmEngine, vllm_engine
+from support.vllm_engine import VllmEngine, vllm_engine
 from tidegate_sidecar.plugin_files import copy_plugin, write_policy
 
+from testbed.real_vllm import ENVIRONMENT, MODEL
 from tidegate.scheduling.contracts import Policy, decode
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]

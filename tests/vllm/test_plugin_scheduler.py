@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from support import plugin_cases
-from support.vllm_engine import ENVIRONMENT
+
+from testbed.real_vllm import ENVIRONMENT
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 

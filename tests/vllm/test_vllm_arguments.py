@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from support import parse_vllm_arguments
 from support.custom_resources import Json, pool
-from support.vllm_engine import ENVIRONMENT
 from tidegate_operator import api
 from tidegate_operator.render import render_children
+
+from testbed.real_vllm import ENVIRONMENT
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

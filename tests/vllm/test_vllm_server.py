@@ -5,8 +5,10 @@ import asyncio
 import aiohttp
 import pytest
 from support.openai_stream import events
-from support.vllm_engine import BLOCK_TOKENS, MODEL, VllmEngine
+from support.vllm_engine import VllmEngine
 from tidegate_sidecar.metrics_text import read_engine_metrics
+
+from testbed.real_vllm import BLOCK_TOKENS, MODEL
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]  # an engine's start counts
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.openai_stream import events
-from support.vllm_engine import ENVIRONMENT, MODEL, vllm_engine
+from support.vllm_engine import vllm_engine
+
+from testbed.real_vllm import ENVIRONMENT, MODEL
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]  # an engine's start counts
 

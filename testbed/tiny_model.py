@@ -6,7 +6,7 @@ is byte-level, any text can be a prompt, and a generation only ends early if the
 sample `<|end|>`: tests that need an exact length send `ignore_eos`.
 
 Run with the Python that `scripts/install-vllm` prints, which has torch and transformers:
-`PYTHON tests/support/tiny_model.py FOLDER`. This file imports nothing of ours.
+`PYTHON testbed/tiny_model.py FOLDER`. This file imports nothing of ours.
 """
 
 from __future__ import annotations
