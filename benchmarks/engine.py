@@ -3,8 +3,8 @@
 Three engines with the tests' tiny model stay up side by side (stock first come first served, stock
 priority, with the plug-in) and take turns, so that all meet the same machine: in each round each
 serves the same arrivals. ``plug-in + sidecar`` is the plug-in's engine behind the sidecar's own
-scheduler and gates. Times are on the clock of the engine's thread (``engine_worker``), which stands
-still while something else has the core.
+scheduler and entrance. Times are on the clock of the engine's thread (``engine_worker``), which
+stands still while something else has the core.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def engines(python: Path, model: Path, folder: Path) -> Iterator[dict[str, Engin
     policy.write_text(json.dumps(load.policy()))
     plugin = {
         "scheduler_cls": "tidegate.vllm_plugin.TidegateScheduler",
-        "additional_config": {"tidegate": {"policy": str(policy)}},
+        "additional_config": {
+            "tidegate": {"policy": str(policy), "statistics": str(folder / "steps.sock")}
+        },
     }
     kinds: dict[str, dict[str, Any]] = {
         FCFS: {},

@@ -2,7 +2,7 @@
 
 ``PYTHON benchmarks/engine_worker.py MODEL JSON``, with the repository's root on PYTHONPATH. JSON:
 arguments of the engine. Each line of standard input is a run: a list of requests, for how long, and
-``front``, a policy or null: with one, the sidecar's own scheduler and gates stand before the
+``front``, a policy or null: with one, the sidecar's own scheduler and entrance stand before the
 engine, as the sidecar has them, without HTTP. Each run is answered with one line that begins with
 ``@``: when each request had its first token, after how many steps T0's entered, tokens generated,
 preemptions, and what these made the engine compute again.
@@ -25,7 +25,7 @@ from typing import Any
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
-from engine_front import Front
+from engine_front import Front, listening, steps_told
 from vllm import EngineArgs, LLMEngine, SamplingParams
 
 VOCABULARY = range(8, 500)
@@ -68,6 +68,8 @@ class Worker:
 
     def __init__(self, model: str, arguments: dict[str, Any]) -> None:
         self._priorities: dict[str, int] = arguments.pop("priorities", {})
+        plugin = arguments.get("additional_config", {}).get("tidegate")
+        self._told = listening(plugin["statistics"]) if plugin else None
         self.engine = LLMEngine.from_engine_args(EngineArgs(model=model, **arguments))
         self._runs = 0
         self._preemptions = self._lost_tokens = self._scheduled_tokens = 0
@@ -161,14 +163,19 @@ class Worker:
         self.engine.abort_request(list(live))
         while self.engine.has_unfinished_requests():
             self.engine.step()
+            self._steps_told()  # else the next run would take them for its own
         return told
+
+    def _steps_told(self) -> list[bytes]:
+        return [] if self._told is None else steps_told(self._told)
 
     def _step(self, clock: Clock, live: dict[str, Sent], front: Front | None) -> int:
         began = clock.now()
         outputs = self.engine.step()
         now, tokens = clock.now(), 0
+        steps = self._steps_told()
         if front is not None:
-            front.stepped(now - began, now)
+            front.stepped(steps, now - began)
         for output in outputs:
             one = live[output.request_id]
             count = len(output.outputs[0].token_ids)
