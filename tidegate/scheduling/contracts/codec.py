@@ -2,9 +2,9 @@
 
 Every contract between two parts of Tidegate is a frozen dataclass with a ``version`` field. This
 module is the one way from JSON to it and back. Theory of operation: the dataclass's annotations are
-the schema. ``decode`` walks them and refuses, naming the path, whatever does not fit: a missing or
-unknown field, a wrong type (booleans are not integers, non-finite numbers are not numbers), an
-integer beyond what a double holds, a string that is no Unicode text, a value outside
+the schema, of which a decoder is made once per type. It refuses, naming the path, whatever does not
+fit: a missing or unknown field, a wrong type (booleans are not integers, non-finite numbers are not
+numbers), an integer beyond what a double holds, a string that is no Unicode text, a value outside
 ``low``/``high``, a string outside an enum, a version other than the one this code reads.
 
 Unknown fields are refused where somebody's word is to be put in force, for a part that is silently
@@ -26,9 +26,9 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -74,18 +74,22 @@ def described(
 
 def encode(value: Any) -> Any:
     """The JSON value (dicts, lists, strings, numbers) of a contract."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        told = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        for name, default in newer_fields(type(value)).items():
-            if told[name] == default:
-                del told[name]
-        return {name: encode(inner) for name, inner in told.items()}
+    if value is None or type(value) in (str, int, float, bool):
+        return value
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        newer = newer_fields(type(value))
+        told = {name: getattr(value, name) for name in _names(type(value))}
+        return {
+            name: encode(inner)
+            for name, inner in told.items()
+            if name not in newer or inner != newer[name]
+        }
     return value
 
 
@@ -105,8 +109,11 @@ def loads(cls: type[T], text: str | bytes, name: str = "") -> T:
 
 def decode(cls: type[T], data: Any, path: str = "") -> T:
     """Decode a JSON value into ``cls``; :class:`ContractError` says what is wrong and where."""
-    strict = not issubclass(cls, Report)
-    return typing.cast(T, _decode(cls, data, path or cls.__name__, strict))
+    try:
+        return typing.cast(T, _decoder(typing.cast(Any, cls), not issubclass(cls, Report))(data))
+    except _Misfit as misfit:
+        where = "".join(reversed(misfit.steps))
+        raise ContractError(f"{path or cls.__name__}{where}: {misfit}") from None
 
 
 @cache
@@ -120,82 +127,155 @@ def newer_fields(cls: type, version: int = 1) -> Mapping[str, Any]:
 
 
 @cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))
+
+
+@cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _decode(kind: Any, data: Any, path: str, strict: bool) -> Any:
+class _Misfit(Exception):
+    """What does not fit, and the steps to where it is, the innermost first."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.steps: list[str] = []
+
+    def under(self, step: str) -> _Misfit:
+        self.steps.append(step)
+        return self
+
+
+_Decoder = Callable[[Any], Any]
+
+
+@cache
+def _decoder(kind: Any, strict: bool) -> _Decoder:
+    """What decodes a value of one kind; an annotation is looked at once, not at each value."""
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         (inner,) = (arm for arm in typing.get_args(kind) if arm is not type(None))
-        return None if data is None else _decode(inner, data, path, strict)
+        decode_present = _decoder(inner, strict)
+        return lambda data: None if data is None else decode_present(data)
     if origin is tuple:
-        if not isinstance(data, list):
-            raise ContractError(f"{path}: expected a list, got {_shown(data)}")
-        inner = typing.get_args(kind)[0]
-        return tuple(_decode(inner, item, f"{path}[{i}]", strict) for i, item in enumerate(data))
+        return _list_decoder(_decoder(typing.get_args(kind)[0], strict))
     if origin in (dict, Mapping):
-        if not isinstance(data, dict):
-            raise ContractError(f"{path}: expected an object, got {_shown(data)}")
-        inner = typing.get_args(kind)[1]
-        return {key: _decode(inner, item, f"{path}[{key!r}]", strict) for key, item in data.items()}
+        return _mapping_decoder(_decoder(typing.get_args(kind)[1], strict))
     if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(typing.cast(type, kind), data, path, strict)
+        return partial(_decode_dataclass, typing.cast(type, kind), strict)
     if issubclass(kind, StrEnum):
-        return _decode_enum(kind, data, path)
-    return _decode_scalar(kind, data, path)
+        return partial(_decode_enum, kind)
+    return partial(_decode_scalar, kind)
 
 
-def _decode_dataclass(cls: type, data: Any, path: str, strict: bool) -> Any:
+def _list_decoder(decode_item: _Decoder) -> _Decoder:
+    def decode_list(data: Any) -> tuple[Any, ...]:
+        if not isinstance(data, list):
+            raise _Misfit(f"expected a list, got {_shown(data)}")
+        items = []
+        for item in data:
+            try:
+                items.append(decode_item(item))
+            except _Misfit as misfit:
+                raise misfit.under(f"[{len(items)}]") from None
+        return tuple(items)
+
+    return decode_list
+
+
+def _mapping_decoder(decode_item: _Decoder) -> _Decoder:
+    def decode_mapping(data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            raise _Misfit(f"expected an object, got {_shown(data)}")
+        items = {}
+        for key, item in data.items():
+            try:
+                items[key] = decode_item(item)
+            except _Misfit as misfit:
+                raise misfit.under(f"[{key!r}]") from None
+        return items
+
+    return decode_mapping
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Member:
+    """How a field of a dataclass is read."""
+
+    decode: _Decoder
+    is_required: bool
+    low: float | None
+    high: float | None
+
+
+@cache
+def _members(cls: type, strict: bool) -> Mapping[str, _Member]:
+    missing = dataclasses.MISSING
+    return {
+        f.name: _Member(
+            _decoder(_hints(cls)[f.name], strict),
+            f.default is f.default_factory is missing,
+            f.metadata.get("low"),
+            f.metadata.get("high"),
+        )
+        for f in dataclasses.fields(cls)
+    }
+
+
+def _decode_dataclass(cls: type, strict: bool, data: Any) -> Any:
     if not isinstance(data, dict):
-        raise ContractError(f"{path}: expected an object, got {_shown(data)}")
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    if strict and (unknown := sorted(set(data) - set(fields))):
-        raise ContractError(f"{path}: unknown field {unknown[0]!r}; known are {sorted(fields)}")
+        raise _Misfit(f"expected an object, got {_shown(data)}")
+    members = _members(cls, strict)
+    if strict and (unknown := data.keys() - members.keys()):
+        raise _Misfit(f"unknown field {min(unknown)!r}; known are {sorted(members)}")
     values = {}
-    for name, field in fields.items():
-        where = f"{path}.{name}"
-        if name not in data:
-            if field.default is field.default_factory is dataclasses.MISSING:
-                raise ContractError(f"{where}: required")
-            continue
-        values[name] = _decode(_hints(cls)[name], data[name], where, strict)
-        _check_bounds(values[name], field, where)
+    for name, member in members.items():
+        try:
+            if name in data:
+                values[name] = value = member.decode(data[name])
+                if value is not None:
+                    _check_bounds(value, member)
+            elif member.is_required:
+                raise _Misfit("required")
+        except _Misfit as misfit:
+            raise misfit.under(f".{name}") from None
     try:
         return cls(**values)
     except ContractError as error:
-        raise ContractError(f"{path}: {error}") from None
+        raise _Misfit(str(error)) from None
 
 
-def _check_bounds(value: Any, field: dataclasses.Field[Any], path: str) -> None:
-    if value is None or not field.metadata:
+def _check_bounds(value: Any, member: _Member) -> None:
+    low, high = member.low, member.high
+    if low is high is None:
         return
-    low, high = field.metadata.get("low"), field.metadata.get("high")
     size = len(value) if isinstance(value, str | tuple | dict) else value
     if low is not None and size < low:
-        raise ContractError(f"{path}: must be at least {low}, got {_shown(value)}")
+        raise _Misfit(f"must be at least {low}, got {_shown(value)}")
     if high is not None and size > high:
-        raise ContractError(f"{path}: must be at most {high}, got {_shown(value)}")
+        raise _Misfit(f"must be at most {high}, got {_shown(value)}")
 
 
-def _decode_enum(cls: type[StrEnum], data: Any, path: str) -> StrEnum:
+def _decode_enum(cls: type[StrEnum], data: Any) -> StrEnum:
     try:
         return cls(data)
     except ValueError:
         allowed = ", ".join(cls)
-        raise ContractError(f"{path}: expected one of {allowed}; got {_shown(data)}") from None
+        raise _Misfit(f"expected one of {allowed}; got {_shown(data)}") from None
 
 
-def _decode_scalar(kind: type, data: Any, path: str) -> Any:
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+def _decode_scalar(kind: type, data: Any) -> Any:
+    if kind is float and type(data) is int:
         try:
             data = float(data)
         except OverflowError:
-            raise ContractError(f"{path}: expected a finite number, got a larger one") from None
+            raise _Misfit("expected a finite number, got a larger one") from None
     if type(data) is int and abs(data) > MAX_INTEGER:
-        raise ContractError(f"{path}: expected an integer that a double holds, got a larger one")
+        raise _Misfit("expected an integer that a double holds, got a larger one")
     if isinstance(data, str) and not data.isascii() and not _is_text(data):
-        raise ContractError(f"{path}: expected a string of Unicode text")
+        raise _Misfit("expected a string of Unicode text")
     if type(data) is not kind or (isinstance(data, float) and not math.isfinite(data)):
         names = {
             int: "an integer",
@@ -203,7 +283,7 @@ def _decode_scalar(kind: type, data: Any, path: str) -> Any:
             str: "a string",
             bool: "true or false",
         }
-        raise ContractError(f"{path}: expected {names[kind]}, got {_shown(data)}")
+        raise _Misfit(f"expected {names[kind]}, got {_shown(data)}")
     return data
 
 
