@@ -12,6 +12,7 @@ Quantiles come from the summed histograms (:mod:`tidegate_operator.latency_bucke
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -37,6 +38,8 @@ NOT_REFUSED = frozenset(
     }
 )
 """Outcomes that are no refusal of ours."""
+
+READINGS_PER_WINDOW = 6
 
 
 Row = TypeVar("Row", TierStatus, TenantStatus)
@@ -298,6 +301,17 @@ def worst_pool(figures: Mapping[str, Figures]) -> str | None:
         name: found for name, part in figures.items() if (found := part.ttft.quantile_ms(0.99))
     }
     return max(sorted(measured), key=lambda name: measured[name], default=None)
+
+
+def keep_reading(readings: deque[Reading], new: Reading, window_seconds: float) -> None:
+    """Append the next reading of the same run. Those before stay at some distance from each other
+    (a large pool's are megabytes each), and one that is a window old as what to count from."""
+    apart_seconds = window_seconds / READINGS_PER_WINDOW
+    if len(readings) > 1 and _seconds_between(readings[-2], readings[-1]) < apart_seconds:
+        readings.pop()
+    readings.append(new)
+    while len(readings) > 1 and _seconds_between(readings[1], new) >= window_seconds:
+        readings.popleft()
 
 
 def _base(readings: Sequence[Reading], window_seconds: float) -> Reading | None:

@@ -27,7 +27,7 @@ import aiohttp
 from tidegate.scheduling.contracts import SidecarStatus, loads
 from tidegate_operator.admin_port import AdminPort, Delivery, Refused, version_in
 from tidegate_operator.fallback import is_spare
-from tidegate_operator.figures import Reading
+from tidegate_operator.figures import Reading, keep_reading
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.pool_state import PodState
 
@@ -300,19 +300,14 @@ class SidecarLink:
             self._other_version()
 
     def _note(self, sidecar: Sidecar, status: SidecarStatus, delivery: Delivery) -> None:
-        now = time.monotonic()
-        sidecar.readings.append(Reading(now, time.time(), status))
-        self._news = True
-        # One reading older than the window stays, as what to count from.
-        while (
-            len(sidecar.readings) > 1
-            and now - sidecar.readings[1].at_seconds >= self._window_seconds
-        ):
-            sidecar.readings.popleft()
-        starts = {reading.status.started_at for reading in list(sidecar.readings)[-2:]}
-        if len(starts) > 1:  # its process is another one
+        if sidecar.readings and sidecar.readings[-1].status.started_at != status.started_at:
+            # Its process is another one, whose totals began anew.
+            sidecar.readings.clear()
             sidecar.told_pods = None
             self._wake.set()
+        new = Reading(time.monotonic(), time.time(), status)
+        keep_reading(sidecar.readings, new, self._window_seconds)
+        self._news = True
         if self.delivery is not delivery:
             return
         if sidecar.generation != status.policy_generation:

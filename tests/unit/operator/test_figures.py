@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
 from tidegate_operator import api
-from tidegate_operator.figures import Reading, pool_figures, worst_pool
+from tidegate_operator.figures import Reading, keep_reading, pool_figures, worst_pool
 from tidegate_operator.figures_status import pool_status, tenant_figures, tier_figures
 from tidegate_operator.latency_buckets import Buckets
 from tidegate_operator.slo.promises import Kept
@@ -49,6 +50,18 @@ def test_only_the_window_counts() -> None:
     ]
     assert pool_figures([readings], 60).tiers["t0"].service_tokens == 800
     assert pool_figures([readings], 10).tiers["t0"].service_tokens == 500
+
+
+@pytest.mark.parametrize("apart_seconds", [0.5, 5.0, 7.0, 30.0])
+def test_few_readings_are_kept_and_one_that_is_a_window_old(apart_seconds: float) -> None:
+    kept: deque[Reading] = deque()
+    for number in range(400):
+        now = number * apart_seconds
+        keep_reading(kept, reading(now, tier("t", number)), 60.0)
+        assert len(kept) <= 8
+        assert kept[-1].at_seconds == now
+        oldest = now - kept[0].at_seconds
+        assert min(now, 60.0) <= oldest <= 60.0 + max(10.0 + apart_seconds, apart_seconds)
 
 
 def test_no_status_is_written_before_a_whole_window_was_seen() -> None:

@@ -36,6 +36,8 @@ class Histogram:
     def __post_init__(self) -> None:
         if self.counts and len(self.counts) != len(self.bounds) + 1:
             raise ContractError("counts: must be one more than bounds")
+        if self.bounds == LATENCY_BOUNDS_SECONDS:  # once, not in each of thousands that are kept
+            object.__setattr__(self, "bounds", LATENCY_BOUNDS_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
