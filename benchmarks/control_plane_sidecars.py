@@ -33,7 +33,7 @@ from tidegate.scheduling.contracts import (
 )
 
 ADMIN_PORT = 8001
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 2.0
 _numbers = count(1)
 
 Rows = Mapping[str, Any]
