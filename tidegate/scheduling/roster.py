@@ -6,7 +6,13 @@ until its last request in flight has landed; a tier that left is kept by those r
 
 from __future__ import annotations
 
-from tidegate.scheduling.contracts import Policy, SchedulingMode, TenantPolicy, TierPolicy
+from tidegate.scheduling.contracts import (
+    Policy,
+    SchedulingMode,
+    Task,
+    TenantPolicy,
+    TierPolicy,
+)
 from tidegate.scheduling.selection import Selection
 from tidegate.scheduling.snapshots import Backlog, TenantSnapshot, TierSnapshot
 from tidegate.scheduling.state import TenantState, TierState
@@ -25,8 +31,10 @@ class Roster:
 
     def apply_policy(self, policy: Policy) -> list[TenantState]:
         """Another policy; those of whose requests none may wait any more. O(n)."""
+        embeds = policy.model.task is Task.EMBED
+        batch_tokens = policy.engine.max_num_batched_tokens if embeds else None
         for tier_row in policy.tiers:
-            self._apply_tier(tier_row)
+            self._apply_tier(tier_row, batch_tokens)
         names = set()
         for row in policy.tenants:
             names.add(row.name)
@@ -62,13 +70,14 @@ class Roster:
             for name, tier in self.tiers.items()
         ]
 
-    def _apply_tier(self, row: TierPolicy) -> None:
+    def _apply_tier(self, row: TierPolicy, batch_tokens: int | None) -> None:
         tier = self.tiers.get(row.name)
         if tier is None:
-            self.tiers[row.name] = TierState(row, self._timed, self._selection.tiers.served)
+            served = self._selection.tiers.served
+            self.tiers[row.name] = TierState(row, self._timed, served, batch_tokens)
             return
         old_unit, old_quantum = tier.unit, tier.quantum
-        tier.set_policy(row, self._timed)
+        tier.set_policy(row, self._timed, batch_tokens)
         if old_quantum != tier.quantum:
             tier.robin.set_quantum(tier.quantum)
         if old_unit is not tier.unit:

@@ -61,9 +61,11 @@ class TierState:
         "unit",
     )
 
-    def __init__(self, policy: TierPolicy, timed: bool, served: float) -> None:
+    def __init__(
+        self, policy: TierPolicy, timed: bool, served: float, batch_tokens: int | None = None
+    ) -> None:
         self.name = policy.name
-        self.set_policy(policy, timed)
+        self.set_policy(policy, timed, batch_tokens)
         self.account: TierAccount[TierState] = TierAccount(self, policy, served)
         self.robin: DeficitRoundRobin[TenantState] = DeficitRoundRobin(self.quantum)
         self.output_mean = OutputMean()
@@ -73,17 +75,20 @@ class TierState:
         self.service = ServiceTotal()
         self.engine_ms = 0.0
 
-    def set_policy(self, policy: TierPolicy, timed: bool) -> None:
+    def set_policy(self, policy: TierPolicy, timed: bool, batch_tokens: int | None = None) -> None:
         """New terms; what every decision reads is laid out flat.
 
         ``timed``: the host reports engine time; where it does not, tokens stand in its place.
+        ``batch_tokens``: a full batch of an engine that embeds, where it is known: lists come in
+        parts of one, so that a finer quantum would interleave nothing.
         """
         self.policy = policy
-        self.unit = policy.fairness.unit
-        self.quantum = policy.fairness.quantum_in_force
+        self.unit, quantum = policy.fairness.unit, policy.fairness.quantum
         if self.unit is FairnessUnit.ENGINE_TIME and not timed:
-            self.unit = FairnessUnit.TOKENS
-            self.quantum = DEFAULT_QUANTUM[self.unit]
+            self.unit, quantum = FairnessUnit.TOKENS, None
+        if quantum is None and self.unit is FairnessUnit.TOKENS:
+            quantum = batch_tokens
+        self.quantum = quantum or DEFAULT_QUANTUM[self.unit]
         target = policy.slo_seconds(SloMetric.TIME_TO_FIRST_TOKEN)
         self.first_token_target_seconds = inf if target is None else target
         self.max_in_flight = inf if policy.max_in_flight is None else policy.max_in_flight

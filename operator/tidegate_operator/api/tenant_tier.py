@@ -60,14 +60,16 @@ class Fairness(ApiModel):
         "Requests: each counts one, for even turns. Tokens: each counts its prompt and output "
         "tokens, so that long requests pay for their length. EngineTime: each counts its part of "
         "the milliseconds that the engine was busy, which differs from tokens where prompts are "
-        "long, cached, or share a step with many others.",
+        "long, cached, or share a step with many others; in pools that embed, whose engines show "
+        "no steps, tokens stand in its place.",
         unset="Tokens",
     )
     quantum: int | None = described(
         "Most credit in hand at weight 1, in `unit`, given in eight turns. Smaller interleaves "
         "finer.",
         unset=f"{DEFAULT_QUANTUM[FairnessUnit.REQUESTS]} request, "
-        f"{DEFAULT_QUANTUM[FairnessUnit.TOKENS]} tokens or "
+        f"{DEFAULT_QUANTUM[FairnessUnit.TOKENS]} tokens (in pools that embed a full batch, where "
+        "spec.engine.args say --max-num-batched-tokens) or "
         f"{DEFAULT_QUANTUM[FairnessUnit.ENGINE_TIME]} milliseconds",
         ge=1,
         le=MAX_TOKENS,

@@ -133,7 +133,7 @@ def test_tiers_and_tenants_become_rows() -> None:
     assert (first.reserved_percent, first.max_percent, first.max_in_flight) == (20, 100, 3)
     assert (first.output.default_tokens, first.output.max_tokens) == (100, 100)
     assert first.queue.max_wait_seconds == 90
-    assert first.fairness.quantum_in_force == 1
+    assert first.fairness.quantum == 1
     assert rows(done)["acme/b"] == isolated("acme/b", "t1", 7, Stop.HOLD)
     assert keys(done)[digest("demo-acme-a")] == "acme/a"
     assert done.policy.engine.max_num_seqs == 32
@@ -183,7 +183,7 @@ def test_limits_and_promises_become_the_tiers_own() -> None:
     assert done.policy is not None
     (made,) = done.policy.tiers
     assert made.weight == 3
-    assert made.fairness.quantum_in_force == 100
+    assert (made.fairness.unit, made.fairness.quantum) == ("EngineTime", None)
     assert made.prompt_limit == PromptLimit(100, 2.0, OnExceed.BEST_EFFORT)
     assert made.rate_limits == (
         RateLimit("a", LimitWindow.HOUR, None, 9, (), ("x", "y")),

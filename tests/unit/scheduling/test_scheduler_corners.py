@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tidegate.scheduling.contracts import QueueLimits, SchedulingMode
+from tidegate.scheduling.contracts import (
+    EngineLimits,
+    Fairness,
+    FairnessUnit,
+    ModelPolicy,
+    QueueLimits,
+    SchedulingMode,
+    Task,
+    TierPolicy,
+)
 from tidegate.scheduling.deficit_round_robin import TURNS, difference_bound
 from tidegate.scheduling.request import Usage
 from tidegate.scheduling.scheduler import Scheduler
@@ -221,3 +231,52 @@ def test_a_debt_moves_to_another_tier_of_its_unit(build: SimpleNamespace, unit: 
     while scheduler.tier_snapshots()[0].queued:
         assert served(1) == ["c"]
     assert served(10) == (["b"] * 10 if unit == "Tokens" else ["a"] * 5 + ["b"] * 5)
+
+
+@pytest.mark.parametrize("unit", [FairnessUnit.TOKENS, FairnessUnit.ENGINE_TIME])
+@pytest.mark.parametrize(
+    ("task", "batch_tokens", "set_quantum", "quantum"),
+    [
+        (Task.EMBED, 8_192, None, 8_192),
+        (Task.EMBED, None, None, 2_048),
+        (Task.GENERATE, 8_192, None, 2_048),
+        (Task.EMBED, 8_192, 4_096, 4_096),
+    ],
+)
+def test_the_quantum_of_a_pool_that_embeds_is_a_full_batch(
+    build: SimpleNamespace,
+    task: Task,
+    batch_tokens: int | None,
+    set_quantum: int | None,
+    quantum: int,
+    unit: FairnessUnit,
+) -> None:
+    """Who returns has a credit of one quantum: so many of its texts go before others' lists."""
+    if set_quantum is not None and unit is FairnessUnit.ENGINE_TIME:
+        quantum = batch_tokens or 0  # one in milliseconds, which nobody counts here
+    tier = TierPolicy("standard", fairness=Fairness(unit, set_quantum), queue=NO_LIMIT)
+    policy = replace(
+        build.policy([tier], {"lists": "standard", "texts": "standard"}),
+        model=ModelPolicy("model", task),
+        engine=EngineLimits(max_num_batched_tokens=batch_tokens),
+    )
+    scheduler = Scheduler(policy, 0.0)
+
+    def send(tenant: str, tokens: int, count: int) -> None:
+        for number in range(count):
+            request = build.request(f"{tenant}{number}", tenant, tokens, 0)
+            assert scheduler.submit(request, 0.0) is None
+
+    def run() -> str:
+        request = scheduler.next(0.0)
+        assert request is not None
+        scheduler.finish(request.id, Usage(request.prompt_tokens, 0), 0.0)
+        return str(request.tenant)
+
+    send("lists", 8_192, 10)
+    assert {run() for _ in range(5)} == {"lists"}
+    send("texts", 64, 500)
+    first = 0
+    while run() == "texts":
+        first += 1
+    assert quantum <= 64 * first <= 1.2 * quantum + 64

@@ -121,15 +121,11 @@ class Fairness:
     unit: FairnessUnit = described("Unit of cost.", default=FairnessUnit.TOKENS)
     quantum: int | None = described(
         "Most credit in hand at weight 1, in `unit`, given in eight turns; null: 1 request, "
-        "2048 tokens or 100 "
-        "milliseconds.",
+        "2048 tokens (of an engine that embeds, its max_num_batched_tokens where that is given) or "
+        "100 milliseconds.",
         default=None,
         low=1,
     )
-
-    @property
-    def quantum_in_force(self) -> int:
-        return self.quantum if self.quantum is not None else DEFAULT_QUANTUM[self.unit]
 
 
 @dataclass(frozen=True, slots=True)
