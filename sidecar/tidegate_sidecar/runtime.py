@@ -27,7 +27,7 @@ from tidegate_sidecar.settings import Settings
 from tidegate_sidecar.shared_state.host import SharedStateHost
 from tidegate_sidecar.side_lane import SideLane
 from tidegate_sidecar.tally import Tally
-from tidegate_sidecar.token_counter import TokenCounter
+from tidegate_sidecar.token_counter import token_counter
 
 
 class Runtime(Governed):
@@ -68,7 +68,7 @@ class Runtime(Governed):
         self.estimator = Estimator()
         self.engine_tells_usage = True
         """In a stream, where it is asked to; False: it was asked and refused."""
-        self.token_counter = TokenCounter(settings.tokenizer) if settings.tokenizer else None
+        self.token_counter = token_counter(settings.tokenizer, settings.model_folder)
         self.side_lane = SideLane()
         self.engine_models: list[dict[str, Any]] = []
         self.engine_figures = EngineFigures()

@@ -45,7 +45,12 @@ class Settings:
     )
     tokenizer: Path | None = setting(
         "The model's tokenizer.json: prompts that a limit decides about are counted by it. Unset: "
-        "estimates decide.",
+        "see model_folder.",
+        None,
+    )
+    model_folder: Path | None = setting(
+        "Folder of the model's files: its tokenizer.json counts, where there is one and the "
+        "library is installed. Else, and unset: estimates decide.",
         None,
     )
     engine_group: str = setting(

@@ -5,13 +5,17 @@ it runs on a pool of few threads. It is asked for only where an estimate does no
 (:meth:`.estimate.Estimator.is_between`), and never waited for in line: with the pool and its short
 queue full the estimate has to do. The chat template's own tokens are not in it.
 
-The library ``tokenizers`` is optional: it is loaded where a file is named.
+The library ``tokenizers`` is optional: it is loaded where a file is named, and the start fails
+without either; or where the model's folder is named, which a pool does without knowing what lies
+there, and what is lacking leaves all to estimates. Both at the start: loading a large vocabulary
+holds up the interpreter for about a second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +24,27 @@ from typing import Any
 
 from tidegate_sidecar.flags import SettingsError
 
+log = logging.getLogger("tidegate.sidecar")
+
+TOKENIZER_FILE = "tokenizer.json"
 _THREADS = 2
 _MOST_WAITING = 32
 _MOST_CHARACTERS = 1 << 20
 """About a second of a thread; the estimate of a longer text errs least."""
+
+
+def token_counter(file: Path | None, model_folder: Path | None) -> TokenCounter | None:
+    """By the tokenizer that is named (:class:`SettingsError` where it is not to be had), else by
+    that of the model's folder; None: by none."""
+    if file is not None:
+        return TokenCounter(file)
+    if model_folder is None:
+        return None
+    try:
+        return TokenCounter(model_folder / TOKENIZER_FILE)
+    except SettingsError as error:
+        log.info("prompts are estimated, never counted: %s", error)
+        return None
 
 
 class TokenCounter:

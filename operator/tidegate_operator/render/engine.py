@@ -144,7 +144,7 @@ def claim_retention(model: ModelSpec) -> Json:
 
 def _arguments(pool: ServingPool, group: Group) -> list[str]:
     model, engine = pool.spec.model, pool.spec.engine
-    arguments = [_model_location(model)]
+    arguments = [model_location(model)]
     arguments += [f"--uds={SOCKET_PATH}", f"--served-model-name={model.name}"]
     if (hub := model.source.hugging_face) and hub.revision:
         arguments.append(f"--revision={hub.revision}")
@@ -165,7 +165,7 @@ def _arguments(pool: ServingPool, group: Group) -> list[str]:
     if has_plugin(pool):
         arguments += plugin_arguments([*draft, *(engine.args or ())])
     arguments += [*draft, *complete(engine.args or (), model.task)]
-    return [_literal(argument) for argument in arguments]
+    return [literal(argument) for argument in arguments]
 
 
 def _speculative_config(draft: Draft) -> str:
@@ -175,7 +175,8 @@ def _speculative_config(draft: Draft) -> str:
     return f"--speculative-config={json.dumps(config, sort_keys=True, separators=(',', ':'))}"
 
 
-def _model_location(model: ModelSpec) -> str:
+def model_location(model: ModelSpec) -> str:
+    """What vLLM is told to serve: a name, an address, or a folder in the pod."""
     source = model.source
     if source.hugging_face:
         return source.hugging_face.repo
@@ -212,7 +213,7 @@ def _environment(model: ModelSpec, engine: EngineSpec) -> list[Json]:
 def _variable(variable: EnvVar) -> Json:
     source = variable.value_from
     if source is None:
-        return {"name": variable.name, "value": _literal(variable.value or "")}
+        return {"name": variable.name, "value": literal(variable.value or "")}
     if ref := source.secret_key_ref:
         return {
             "name": variable.name,
@@ -234,8 +235,13 @@ def _mounts(model: ModelSpec) -> list[Json]:
         {"name": "engine-tmp", "mountPath": "/tmp"},
     ]
     if model.source.persistent_volume_claim or model.source.image:
-        mounts.append({"name": "model", "mountPath": MODEL_DIRECTORY, "readOnly": True})
+        mounts.append(model_mount())
     return mounts
+
+
+def model_mount() -> Json:
+    """Of a model that is on a volume or in an image."""
+    return {"name": "model", "mountPath": MODEL_DIRECTORY, "readOnly": True}
 
 
 def _resources(engine: EngineSpec) -> Json:
@@ -248,7 +254,7 @@ def _resources(engine: EngineSpec) -> Json:
     return resources
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Text that Kubernetes hands on as it is: it would expand ``$(NAME)``."""
     return text.replace("$(", "$$(")
 

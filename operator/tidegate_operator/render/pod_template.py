@@ -42,7 +42,7 @@ _OWNED: tuple[tuple[str, str], ...] = (
     (r"spec\.containers\[(engine|sidecar)\]\.\w+Probe\.(httpGet|exec|tcpSocket|grpc)\b.*", _PROBE),
     (r"spec\.(containers\[engine\]\.volumeMounts\[/cache\]|volumes\[cache\]).*",
      "use spec.model.cache"),
-    (r"spec\.(containers\[engine\]\.volumeMounts\[/model\]|volumes\[model\]).*",
+    (r"spec\.(containers\[(engine|sidecar)\]\.volumeMounts\[/model\]|volumes\[model\]).*",
      "use spec.model.source"),
     (r"spec\.containers\[(engine|sidecar)\]\.volumeMounts\[/(run|etc|opt)/tidegate\b.*",
      _PLUMBING),

@@ -22,6 +22,9 @@ from tidegate_operator.names import (
 from tidegate_operator.render.engine import (
     SOCKET_DIRECTORY,
     SOCKET_PATH,
+    literal,
+    model_location,
+    model_mount,
     resource_requirements,
     restricted,
 )
@@ -45,17 +48,20 @@ NOTICE_SECONDS = 5
 """Until those who send requests have noticed that the pod goes; it still serves meanwhile."""
 EXIT_SECONDS = 30
 """To exit in, after the drain."""
+_OTHER_TOKENIZER = {"--tokenizer", "--tokenizer-mode", "--tokenizer-revision"}
+"""Flags of an engine that does not read its prompts by the tokenizer.json of its model's folder."""
 DEFAULT_REQUESTS = {"cpu": "500m", "memory": "256Mi"}
 
 
 def sidecar_container(pool: ServingPool, group: Group, image: str) -> Json:
     """The container; policy and keys come from the same folder, one file each per shard."""
     resources = resource_requirements(pool.spec.sidecar.resources if pool.spec.sidecar else None)
+    model = tokenizer_folder(pool)
     return {
         "name": "sidecar",
         "image": image,
         "args": _arguments(pool),
-        "env": _environment(group),
+        "env": _environment(group, model),
         "ports": [
             {"name": "http", "containerPort": TENANT_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
@@ -67,6 +73,7 @@ def sidecar_container(pool: ServingPool, group: Group, image: str) -> Json:
             {"name": "cache-salt", "mountPath": CACHE_SALT_DIRECTORY, "readOnly": True},
             {"name": IDENTITY, "mountPath": IDENTITY_DIRECTORY, "readOnly": True},
             {"name": "state", "mountPath": STATE_DIRECTORY},
+            *([] if model is None else [model_mount()]),
             *_shared_state_mounts(pool),
         ],
         "lifecycle": {"preStop": {"sleep": {"seconds": NOTICE_SECONDS}}},
@@ -92,7 +99,21 @@ def _arguments(pool: ServingPool) -> list[str]:
     ]
 
 
-def _environment(group: Group) -> list[Json]:
+def tokenizer_folder(pool: ServingPool) -> str | None:
+    """The model's folder, by whose tokenizer the sidecar may count prompts; None: it is on no
+    volume that is there before the engine, or its tokenizer is not the engine's.
+
+    What the engine itself downloads lies in a cache that is written by it, under names that only
+    it knows.
+    """
+    model, arguments = pool.spec.model, pool.spec.engine.args or ()
+    if not (model.source.persistent_volume_claim or model.source.image):
+        return None
+    flags = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    return None if flags & _OTHER_TOKENIZER else model_location(model)
+
+
+def _environment(group: Group, model_folder: str | None) -> list[Json]:
     """Not as flags: an image of before, which a pool may keep, would not start with them."""
     variables = {
         "TIDEGATE_LOG_FORMAT": "json",
@@ -103,6 +124,8 @@ def _environment(group: Group) -> list[Json]:
     }
     if group.name != MAIN_GROUP:  # where the pool has but one, nothing differs by it
         variables["TIDEGATE_ENGINE_GROUP"] = group.name
+    if model_folder is not None:
+        variables["TIDEGATE_MODEL_FOLDER"] = literal(model_folder)
     return [pod_ip(), *({"name": name, "value": value} for name, value in variables.items())]
 
 

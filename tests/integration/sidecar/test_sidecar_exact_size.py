@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from support.sidecar import (
     policy_document,
 )
 from tidegate_sidecar.flags import SettingsError
-from tidegate_sidecar.token_counter import TokenCounter
+from tidegate_sidecar.token_counter import TokenCounter, token_counter
 
 from tidegate.scheduling.contracts import Bundle, loads
 
@@ -94,15 +95,47 @@ async def test_a_key_revoked_while_its_prompt_is_counted_is_refused(
 
 
 def test_a_tokenizer_that_is_not_to_be_had_is_said_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="tokenizer"):
-        TokenCounter(tmp_path / "none.json")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        token_counter(tmp_path / "nothing.json", None)
+
+
+def save_tokenizer(folder: Path) -> Path:
+    """Of the words a and b."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, "?"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
 
 
 async def test_the_library_counts_off_the_loop(tmp_path: Path) -> None:
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, "?"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    counter = TokenCounter(tmp_path / "tokenizer.json")
+    counter = token_counter(save_tokenizer(tmp_path), None)
+    assert counter is not None
     assert await counter.count(["a b c", "b"]) == 4
     assert await counter.count(["\ud800"]) is None
     counter.close()
+
+
+async def test_a_models_own_tokenizer_counts_where_it_has_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pool names the folder, whatever lies there and whatever its sidecar's image has."""
+    caplog.set_level(logging.INFO, "tidegate.sidecar")
+    assert token_counter(None, None) is None
+    assert token_counter(None, tmp_path) is None
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "prompts are estimated, never counted"
+    ]
+    save_tokenizer(tmp_path)
+    counter = token_counter(None, tmp_path)
+    assert counter is not None
+    assert await counter.count(["a b"]) == 2
+    counter.close()
+
+
+async def test_a_sidecar_of_a_model_without_a_tokenizer_starts(
+    start_sidecar: StartSidecar, tmp_path: Path
+) -> None:
+    limited = policy_document(tier={"prompt_limit": {"max_tokens": 100}})
+    sidecar = await start_sidecar(policy=limited, model_folder=tmp_path / "no", check_other=False)
+    async with sidecar.chat(messages=said(98, 3)) as answer:
+        assert answer.status == 200  # by the estimate, 77

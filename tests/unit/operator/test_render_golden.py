@@ -246,6 +246,31 @@ def test_chunks_of_prompts_are_the_engines_own_flag() -> None:
     assert "--long-prefill-token-threshold=512" in engine["args"]
 
 
+@pytest.mark.parametrize(
+    ("pool_of", "args", "folder"),
+    [
+        ("volume", [], "/model"),
+        ("image", [], "/model"),
+        ("image", ["--tokenizer=other/repo"], None),
+        ("image", ["--tokenizer_mode", "mistral"], None),
+        ("hub", [], None),
+    ],
+)
+def test_the_sidecar_counts_by_the_models_tokenizer_where_it_is_the_engines(
+    pool_of: str, args: list[str], folder: str | None
+) -> None:
+    spec = json.loads(json.dumps(POOLS[pool_of]))
+    spec["spec"]["engine"]["args"] = args
+    pods = children(spec).groups[0].stateful_set["spec"]["template"]["spec"]
+    sidecar = next(c for c in pods["containers"] if c["name"] == "sidecar")
+    told = {variable["name"]: variable.get("value") for variable in sidecar["env"]}
+    assert (told.get("TIDEGATE_MODEL_FOLDER") or "").startswith(folder or "")
+    assert ("TIDEGATE_MODEL_FOLDER" in told) == (folder is not None)
+    mounts = [mount for mount in sidecar["volumeMounts"] if mount["name"] == "model"]
+    wanted = {"name": "model", "mountPath": "/model", "readOnly": True}
+    assert mounts == ([wanted] if folder else [])
+
+
 def test_the_grace_period_covers_pause_drain_and_exit() -> None:
     """R7: preStop + drain < terminationGracePeriodSeconds."""
     spec = children(POOLS["hub"]).groups[0].stateful_set["spec"]["template"]["spec"]
