@@ -1,30 +1,38 @@
 """Each reason that a condition may give, provoked, and what it says to who is on call.
 
-From the objects through judging, compiling and status, without an API server; the few that need one
-are provoked by the tests that `PROVOKED_ELSEWHERE` names. A condition type or a reason that nobody
-provokes fails here.
+From the objects through judging, compiling, reconciling and status, with objects in memory in the
+place of an API server. A condition type or a reason that no scene shows fails here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.custom_resources import key_secret, pool, tenant, tier
+from support.object_server import Server, served
 from tidegate_operator import api
 from tidegate_operator.admin_port import Delivery
 from tidegate_operator.api.conditions import ConditionType, Reason, pending_conditions
+from tidegate_operator.autoscale.decision import Decision
+from tidegate_operator.autoscale.pool_scaler import PoolScaler
 from tidegate_operator.compile import compile_pool
 from tidegate_operator.conditions import merge_conditions
 from tidegate_operator.engine_groups import engine_groups, too_few
 from tidegate_operator.findings import with_faults
 from tidegate_operator.judge import Judgement, judge
+from tidegate_operator.kinds import SERVICE, SERVING_POOL
+from tidegate_operator.metrics import Metrics
+from tidegate_operator.names import COMPONENT_LABEL, ROUTED_SINCE_ANNOTATION, ROUTER
 from tidegate_operator.pool_state import PodState
-from tidegate_operator.reconciled import PoolState
+from tidegate_operator.reconcile import Reconciler
+from tidegate_operator.reconciled import Heard, PoolState
+from tidegate_operator.routing import NO_ROUTE, Route, plan_route
+from tidegate_operator.settings import Settings
 from tidegate_operator.shards import Previous
 from tidegate_operator.slo.promises import Promise, slo_finding
 from tidegate_operator.status import (
@@ -33,11 +41,11 @@ from tidegate_operator.status import (
     tenant_state_status,
     tier_state_status,
 )
+from tidegate_operator.world import World
 
-from tidegate.scheduling.contracts import SloMetric, SloObjective
+from tidegate.scheduling.contracts import FALLBACK_GROUP, SloMetric, SloObjective
 
 Json = dict[str, Any]
-TESTS = Path(__file__).resolve().parents[2]
 NOW = 1_800_000_000.0
 IMAGE = "sidecar:1"
 KEY_REF = [{"name": "main", "secretRef": {"name": "keys", "key": "k"}}]
@@ -52,6 +60,13 @@ FAULTY_POD = PodState(
     "u", "chat-0", None, ready=False, terminating=False, fault="container engine is in OOM"
 )
 APPLIED = Delivered(ready=1)
+SPARE_POD = replace(READY_POD, name="chat-fallback-0", group=FALLBACK_GROUP)
+ROUTER_POD = replace(READY_POD, name="chat-router-0")
+SINCE = "2026-01-01T00:00:00Z"
+TO_ROUTER: Json = {
+    "metadata": {"annotations": {ROUTED_SINCE_ANNOTATION: SINCE}},
+    "spec": {"selector": {COMPONENT_LABEL: ROUTER}},
+}
 
 
 def judged(tiers: Sequence[Json], tenants: Sequence[Json], *secrets: Json) -> Judgement:
@@ -81,6 +96,9 @@ def of_pool(
     delivered: Delivered = APPLIED,
     stateful_set: Json = SETTLED,
     operator_image: str = IMAGE,
+    route: Route = NO_ROUTE,
+    routers: Sequence[PodState] = (),
+    scaler: PoolScaler | None = None,
 ) -> list[Json]:
     """The conditions of a pool that reconciling has gone through, with these pods."""
     read = api.parse(api.ServingPool, obj)
@@ -95,13 +113,68 @@ def of_pool(
         compiled,
         groups,
         {group.name: stateful_set for group in groups},
+        route=route,
         delivery=Delivery(1, b"", "t"),
         sidecar_image=IMAGE,
         faults=faults,
         findings=with_faults(compiled.findings, faults),
     )
-    made = pool_state_status({}, state, pods, delivered, operator_image, NOW)
+    made = pool_state_status(
+        {}, state, pods, delivered, operator_image, NOW, scaler, routers=routers
+    )
     return list(made["conditions"])
+
+
+def of_reconciled(server: Server, *specs: Json) -> list[Json]:
+    """The conditions of a pool that had these specs one after the other."""
+
+    async def reconciled() -> PoolState:
+        world = World(server, ())  # type: ignore[arg-type]
+        reconciler = Reconciler(server, world, Settings(), Metrics())  # type: ignore[arg-type]
+        for spec in specs:
+            server.put(SERVING_POOL, spec)
+            world.mark_all()
+            state = await reconciler.reconcile(("acme", "chat"), Heard())
+        assert state is not None
+        return state
+
+    state = asyncio.run(reconciled())
+    return list(pool_state_status({}, state, [READY_POD], APPLIED, IMAGE, NOW)["conditions"])
+
+
+def refusing(**refusals: Any) -> Server:
+    """An API server that refuses these."""
+    server = served()
+    for name, what in refusals.items():
+        setattr(server, name, what)
+    return server
+
+
+def claimed(size: str) -> Json:
+    source = {"huggingFace": {"repo": "m"}}
+    cache = {"volumeClaimTemplate": {"size": size}}
+    return pool(model={"name": "m", "source": source, "cache": cache})
+
+
+def routed(pods: Sequence[PodState], *, wanted: bool = True, **live: Any) -> list[Json]:
+    """Of a pool that has a router, or had one, whose next step depends on ``live``."""
+    route = plan_route(
+        wanted,
+        live.get("service"),
+        routers_ready=sum(pod.ready for pod in pods),
+        strangers=live.get("strangers", ()),
+        older_sidecars=False,
+        unsigned_served=False,
+        now_seconds=NOW,
+    )
+    spec = {"router": {"replicas": 1}} if wanted else {}
+    return of_pool(pool(**spec), route=route, routers=pods)
+
+
+def scaled(decision: Decision) -> list[Json]:
+    scaler = PoolScaler({"main": 2}, {})
+    scaler.decisions = {"main": decision}
+    return of_pool(pool(replicas=2), scaler=scaler)
 
 
 def two_groups(**spec: Any) -> Json:
@@ -118,10 +191,12 @@ def gpus(asked: int, tensor: int) -> Json:
     )
 
 
-def of_promise(attained_percent: float | None) -> list[Json]:
+def of_promise(attained_percent: float | None, silent: str | None = None) -> list[Json]:
     promise = Promise("acme/chat", "t0", SloObjective(SloMetric.END_TO_END, 1.0, 99.0))
     findings = slo_finding(
-        [replace(promise, attained_percent=attained_percent)], "runbooks", of_tier=True
+        [replace(promise, attained_percent=attained_percent, silent=silent)],
+        "runbooks",
+        of_tier=True,
     )
     return merge_conditions([], findings, 1, NOW)
 
@@ -208,6 +283,25 @@ SCENES: dict[str, list[Json]] = {
         pool(),
         delivered=Delivered(ready=1, behind=("chat-0",), refusals=("pod chat-0: 422 tiers",)),
     ),
+    "Ready ApplyFailed": of_reconciled(refusing(refused={SERVICE}), pool()),
+    "Accepted PodRefused": of_reconciled(
+        refusing(refuses_pods="admission webhook: no such runtime class"), pool()
+    ),
+    "Accepted PodTemplateConflict": of_reconciled(
+        served(), pool(engine={"image": "v:1", "podTemplate": {"spec": {"restartPolicy": "Never"}}})
+    ),
+    "Progressing ImmutableFieldChange": of_reconciled(served(), claimed("1Gi"), claimed("2Gi")),
+    "Routed Routed": routed([ROUTER_POD], service=TO_ROUTER),
+    "Routed RouterNotReady": routed([], service=TO_ROUTER),
+    "Available RouterNotReady": routed([], service=TO_ROUTER),
+    "Ready RouterNotReady": routed([], service=TO_ROUTER),
+    "Routed RouterJoining": routed([], service={"spec": {}}),
+    "Routed RouterLeaving": routed([ROUTER_POD], wanted=False, service=TO_ROUTER),
+    "Fallback StandsBy": of_pool(pool(fallback={"tiers": ["t0"]}), pods=(READY_POD, SPARE_POD)),
+    "Fallback NoOtherPodServes": of_pool(pool(fallback={"tiers": ["t0"]}), pods=(SPARE_POD,)),
+    "Autoscaling ScalingActive": scaled(Decision(2, "QueueWait: 0.2 of what is promised")),
+    "Autoscaling ScalingHeld": scaled(Decision(2, "Alerts: no answer in time", held=True)),
+    "SLOMet PrometheusUnavailable": of_promise(None, "http://prometheus:9090: no answer in time"),
     "SLOMet ObjectivesMet": of_promise(99.5),
     "SLOMet ObjectiveMissed": of_promise(98.5),
     "SLOMet NoRequests": of_promise(None),
@@ -215,13 +309,6 @@ SCENES: dict[str, list[Json]] = {
 }
 """What shows each, by condition type and reason."""
 
-PROVOKED_ELSEWHERE = {
-    Reason.APPLY_FAILED: "integration/operator/test_operator_changes.py",
-    Reason.POD_TEMPLATE_CONFLICT: "integration/operator/test_pods_as_asked.py",
-    Reason.POD_REFUSED: "integration/operator/test_pods_as_asked.py",
-    Reason.IMMUTABLE_FIELD_CHANGE: "integration/operator/test_pods_as_asked.py",
-}
-"""By the API server's answers."""
 MENDED_BY_A_PERSON = [pair for pair in SCENES if re.match("(Accepted|ResolvedRefs) ", pair)]
 
 
@@ -246,26 +333,64 @@ def test_what_a_person_must_mend_names_the_field(pair: str) -> None:
         assert "spec." in told["message"], told["message"]
 
 
-def test_every_reason_is_provoked_by_a_test() -> None:
-    provoked = {pair.split()[1] for pair in SCENES}
-    for reason, where in PROVOKED_ELSEWHERE.items():
-        assert f'"{reason}"' in (TESTS / where).read_text(), f"{where} no longer provokes {reason}"
-        provoked.add(reason)
-    assert {str(reason) for reason in Reason} - provoked - by_other_tests(Reason) == set()
+@pytest.mark.parametrize(
+    ("pair", "told"),
+    [
+        ("Routed Routed", "1 of 1 router pods serve"),
+        ("Routed RouterNotReady", "0 of 1 router pods serve"),
+        (
+            "Routed RouterJoining",
+            "Clients come to the engines' pods themselves; that waits for a pod of the router to "
+            "be ready",
+        ),
+        (
+            "Routed RouterLeaving",
+            "The router goes; that waits for the sidecars to know that clients come without it",
+        ),
+        ("Fallback StandsBy", "1 of 1 pods stand by for t0"),
+        (
+            "Fallback NoOtherPodServes",
+            "No pod of the engine groups serves: 1 of the fallback serve t0, and requests of other "
+            "tiers are refused with 503",
+        ),
+        (
+            "Autoscaling ScalingActive",
+            "spec.replicas is ignored; 2 pods are wanted; QueueWait: 0.2 of what is promised",
+        ),
+        (
+            "Autoscaling ScalingHeld",
+            "no pod is taken away while data are missing; Alerts: no answer in time",
+        ),
+        (
+            "SLOMet PrometheusUnavailable",
+            "acme/chat: http://prometheus:9090: no answer in time",
+        ),
+        (
+            "Ready ApplyFailed",
+            "Service chat-engines was refused: not like this; Service chat was refused: not like "
+            "this",
+        ),
+        (
+            "Accepted PodRefused",
+            "spec.engine: the cluster refuses such pods, so those that run stay as they are: "
+            "admission webhook: no such runtime class",
+        ),
+        (
+            "EngineMetricsMissing MetricsUnreadable",
+            "Engines do not say how full they are, so that their gates go by what streams show "
+            "alone and open more slowly: pod chat-0: GET /metrics answers 404; set "
+            "spec.engine.image to one whose metrics have these (GET /engine/metrics on port 8001 "
+            "of a pod shows them)",
+        ),
+    ],
+)
+def test_what_who_is_on_call_reads(pair: str, told: str) -> None:
+    assert shown(pair)["message"] == told
 
 
-def test_every_condition_type_is_shown_by_a_test() -> None:
-    provoked = {pair.split()[0] for pair in SCENES}
-    assert {str(kind) for kind in ConditionType} - provoked - by_other_tests(ConditionType) == set()
+def test_every_reason_is_shown() -> None:
+    assert {str(reason) for reason in Reason} - {pair.split()[1] for pair in SCENES} == set()
 
 
-def by_other_tests(members: type[Reason] | type[ConditionType]) -> set[str]:
-    """Those that other tests of the operator compare with, as the code or the API names them."""
-    folders = [TESTS / kind for kind in ("unit/operator", "integration/operator", "e2e")]
-    others = [path for folder in folders for path in folder.glob("test_*.py")]
-    text = "\n".join(path.read_text() for path in others if path != Path(__file__))
-    return {
-        str(member)
-        for member in members
-        if re.search(rf'{members.__name__}\.{member.name}\b|"{member}"', text)
-    }
+def test_every_condition_type_is_shown() -> None:
+    assert {str(kind) for kind in ConditionType} - {pair.split()[0] for pair in SCENES} == set()
