@@ -1,8 +1,9 @@
 """Pods run where and as their pool says; an upgraded operator restarts none of them.
 
 One pool acts out what a cluster without GPUs, a registry or a CNI can act out: the scheduler's
-fields, priority, overhead, claims, podTemplate. Three more never start (no taint is tolerated, or
-no node fits): their pods show what the other sources and caches become.
+fields, priority, overhead, claims, variables, podTemplate. Three more never start (no taint is
+tolerated, or no node fits): their pods show what the other sources and caches become, and what is
+different where nothing is said.
 """
 
 from __future__ import annotations
@@ -13,194 +14,39 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.tenant_client import TenantClient
+from support.placed_pools import (
+    ANNOTATIONS,
+    ANSWER_TOKENS,
+    BALANCER_CLASS,
+    CONTEXT_TOKENS,
+    DISK,
+    ENGINE_RESOURCES,
+    NAME,
+    NAMESPACE,
+    OTHER_SIDECAR,
+    PASSING,
+    POD_MONITORS,
+    SIDECAR_RESOURCES,
+    TAINT,
+    ZONE,
+    affinity,
+    cluster_objects,
+    namespace_objects,
+    placed_pool,
+    waiting_pools,
+)
+from support.tenant_client import Sent, TenantClient
 
-from testbed.e2e_cluster import Cluster, Scene, condition
+from testbed.e2e_cluster import NAMESPACE_LABEL, Cluster, Scene, condition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 
-NAMESPACE = "e2e-placed"
-NAME = "e2e-placed"
-"""Of the cluster-wide objects of this test."""
 NODE = "tidegate-node"
-DISK, ZONE = "tidegate.io/e2e-disk", "tidegate.io/e2e-zone"
-TAINT = "tidegate.io/e2e"
 OWN = ("tidegate.io/pool", "tidegate.io/component", "tidegate.io/engine-group")
 ACT_SECONDS = 25.0
 START_SECONDS = 90.0
-TOLERATIONS = [{"key": TAINT, "operator": "Exists", "effect": "NoSchedule"}]
-PASSING = {
-    "key": f"{TAINT}-passing",
-    "operator": "Equal",
-    "value": "x",
-    "effect": "NoExecute",
-    "tolerationSeconds": 60,
-}
-RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "runAsNonRoot": True,
-    "runAsUser": 1000,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 OPERATOR = ("deployment/tidegate-operator", "-n", "tidegate-system")
-POD_MONITORS = "podmonitors.monitoring.coreos.com"
-
-
-def shell(name: str, script: str, **fields: Any) -> dict[str, Any]:
-    command = {"image": "busybox", "command": ["sh", "-c", script], "securityContext": RESTRICTED}
-    return {"name": name, **command, **fields}
-
-
-def cluster_objects() -> list[dict[str, Any]]:
-    """What a platform team has before it has pools."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True}
-    return [
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": NAME},
-            "value": 1234,
-        },
-        {
-            "apiVersion": "node.k8s.io/v1",
-            "kind": "RuntimeClass",
-            "metadata": {"name": NAME},
-            "handler": "process",
-            "overhead": {"podFixed": {"cpu": "10m"}},
-        },
-        {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": POD_MONITORS},
-            "spec": {
-                "group": "monitoring.coreos.com",
-                "scope": "Namespaced",
-                "names": {"kind": "PodMonitor", "plural": "podmonitors", "singular": "podmonitor"},
-                "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
-            },
-        },
-    ]
-
-
-def namespace_objects() -> list[dict[str, Any]]:
-    """An account, two claims, and the weights on one of them."""
-
-    def meta(name: str) -> dict[str, Any]:
-        return {"name": name, "namespace": NAMESPACE}
-
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    claims = [
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta(name), "spec": spec}
-        for name in ("weights", "shared")
-    ]
-    filler = {
-        "containers": [
-            shell(
-                "fill",
-                "mkdir -p /w/tiny; echo {} > /w/tiny/config.json",
-                volumeMounts=[{"name": "w", "mountPath": "/w"}],
-            )
-        ],
-        "volumes": [{"name": "w", "persistentVolumeClaim": {"claimName": "weights"}}],
-        "tolerations": TOLERATIONS,
-        "restartPolicy": "Never",
-    }
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta("reader")},
-        *claims,
-        {"apiVersion": "v1", "kind": "Pod", "metadata": meta("fill"), "spec": filler},
-    ]
-
-
-CACHE = {
-    "size": "1Gi",
-    "storageClassName": "local",
-    "accessMode": "ReadWriteOncePod",
-    "whenDeleted": "Delete",
-    "whenScaled": "Delete",
-}
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-
-
-def affinity(**own: Any) -> dict[str, Any]:
-    """Of all kinds; only the required one decides here. ``own``: what selects the pool's pods."""
-    zone = {"matchExpressions": [{"key": ZONE, "operator": "Exists"}]}
-    large = {"matchExpressions": [{"key": "cores", "operator": "Gt", "values": ["8"]}]}
-    others = {
-        "labelSelector": {"matchLabels": {"app": "cache"}},
-        "namespaces": ["default"],
-        "namespaceSelector": {"matchLabels": {"team": "search"}},
-        "topologyKey": ZONE,
-    }
-    return {
-        "nodeAffinity": {
-            REQUIRED: {"nodeSelectorTerms": [zone]},
-            PREFERRED: [{"weight": 3, "preference": large}],
-        },
-        "podAffinity": {PREFERRED: [{"weight": 2, "podAffinityTerm": others}]},
-        "podAntiAffinity": {
-            PREFERRED: [{"weight": 1, "podAffinityTerm": {"topologyKey": ZONE, **own}}]
-        },
-    }
-
-
-def placed_pool(scene: Scene) -> dict[str, Any]:
-    """The pool that runs: each scheduling field, a claim for the weights, one for each cache."""
-    pool = scene.pool()
-    note = "ls /model/tiny; echo $POD_UID >> /cache/starts; cat /cache/starts"
-    uid = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-    mounts = [{"name": "model", "mountPath": "/model"}, {"name": "cache", "mountPath": "/cache"}]
-    pool["spec"]["model"] |= {
-        "source": {"persistentVolumeClaim": {"claimName": "weights", "path": "tiny"}},
-        "cache": {"volumeClaimTemplate": CACHE},
-    }
-    pool["spec"]["engine"] |= {
-        "nodeSelector": {DISK: "fast"},
-        "tolerations": [*TOLERATIONS, PASSING],
-        "affinity": affinity(),
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "minDomains": 2,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "DoNotSchedule",
-                "matchLabelKeys": ["controller-revision-hash"],
-            }
-        ],
-        "priorityClassName": NAME,
-        "runtimeClassName": NAME,
-        "imagePullSecrets": [{"name": "registry"}],
-        "serviceAccountName": "reader",
-        "podTemplate": {
-            "metadata": {"labels": {"team": "search"}, "annotations": {"example.com/owner": "me"}},
-            "spec": {"initContainers": [shell("note", note, env=[uid], volumeMounts=mounts)]},
-        },
-    }
-    return pool
-
-
-def waiting_pools(scene: Scene) -> list[dict[str, Any]]:
-    """Pools whose pods no node takes: as little as can be said, and what else there is."""
-    bare, hub, address = (scene.pool() for _ in range(3))
-    bare["metadata"]["name"] = "bare"
-    image = {"image": {"reference": "registry.example/weights:1", "path": "tiny"}}
-    bare["spec"]["model"] |= {"source": image, "cache": {"emptyDir": {"sizeLimit": "2Gi"}}}
-    hub["metadata"]["name"] = "hub"
-    token = {"name": "hugging-face", "key": "token"}
-    source = {"repo": "Qwen/Qwen3-8B", "revision": "0a1b2c", "tokenSecretRef": token}
-    hub["spec"]["model"] |= {
-        "source": {"huggingFace": source},
-        "cache": {"persistentVolumeClaim": {"claimName": "shared"}},
-    }
-    hub["spec"]["engine"] |= {"tolerations": TOLERATIONS, "nodeSelector": {DISK: "none"}}
-    address["metadata"]["name"] = "address"
-    address["spec"]["model"] |= {"source": {"uri": "s3://models/tiny"}, "task": "Embed"}
-    for pool in (bare, hub, address):
-        del pool["spec"]["service"]
-    return [bare, hub, address]
+NEWER_SIDECAR = "ghcr.io/tidegate/sidecar:99.0.0"
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +87,13 @@ def pod_of(scene: Scene, name: str) -> dict[str, Any]:
     return pod
 
 
+def container(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(c for c in pod["spec"]["containers"] if c["name"] == name)
+    return found
+
+
 def engine_of(pod: dict[str, Any]) -> dict[str, Any]:
-    engine: dict[str, Any] = next(c for c in pod["spec"]["containers"] if c["name"] == "engine")
-    return engine
+    return container(pod, "engine")
 
 
 def until_unscheduled(scene: Scene, name: str, why: str) -> None:
@@ -278,12 +128,16 @@ def until_ready(scene: Scene) -> None:
     scene.cluster.until("the placed pool is Ready", scene.ready, START_SECONDS)
 
 
-def answered(scene: Scene) -> int:
-    async def ask() -> int:
-        async with TenantClient(scene.endpoint, scene.key("a"), scene.model) as client:
-            return (await client.complete(8, 1)).status
+def asked(scene: Scene, prompt_tokens: int, output_tokens: int, tenant: str = "a") -> Sent:
+    async def ask() -> Sent:
+        async with TenantClient(scene.endpoint, scene.key(tenant), scene.model) as client:
+            return await client.complete(prompt_tokens, output_tokens)
 
     return asyncio.run(ask())
+
+
+def answered(scene: Scene, tenant: str = "a") -> int | None:
+    return asked(scene, 8, 1, tenant).status
 
 
 def starts_noted(scene: Scene) -> list[str]:
@@ -291,10 +145,11 @@ def starts_noted(scene: Scene) -> list[str]:
 
 
 def test_pods_run_where_the_pool_says(scene: Scene) -> None:
-    """Each field alone decides over one pod: taint, label, affinity, spread."""
+    """Each field alone decides over one pod: taint, label, requests, affinity, spread."""
     cluster = scene.cluster
     until_unscheduled(scene, "bare-0", "untolerated taint")
     until_unscheduled(scene, "hub-0", "didn't match Pod's node affinity/selector")
+    until_unscheduled(scene, "address-0", "Insufficient cpu")
     until_unscheduled(scene, "pool-0", "didn't match Pod's node affinity/selector")
     cluster.kubectl("label", "node", NODE, f"{ZONE}=a")
     until_ready(scene)
@@ -343,6 +198,53 @@ def test_pods_are_what_the_pool_says(scene: Scene) -> None:
     assert volume(hub, "cache")["persistentVolumeClaim"] == {"claimName": "shared"}
     assert engine_of(address)["args"][0] == "s3://models/tiny"
     assert volume(address, "cache")["emptyDir"] == {}
+
+
+def test_containers_are_what_the_pool_says(scene: Scene) -> None:
+    """What engine and sidecar are given, beside those of a pool that leaves it to the operator."""
+    placed, bare, hub = (pod_of(scene, f"{pool}-0") for pool in ("pool", "bare", "hub"))
+    engine, plain = engine_of(placed), engine_of(bare)
+    assert engine["resources"] == ENGINE_RESOURCES
+    assert plain["resources"] == {}
+    assert f"--max-model-len={CONTEXT_TOKENS}" in engine["args"]
+    assert not [flag for flag in plain["args"] if flag.startswith("--max-model-len")]
+    starting = engine["startupProbe"], plain["startupProbe"]
+    assert [probe["failureThreshold"] * probe["periodSeconds"] for probe in starting] == [420, 1800]
+    sidecar, usual = container(placed, "sidecar"), container(bare, "sidecar")
+    assert sidecar["resources"] == SIDECAR_RESOURCES
+    assert usual["resources"] == {"requests": {"cpu": "500m", "memory": "256Mi"}}
+    assert container(hub, "sidecar")["image"] == OTHER_SIDECAR
+    assert OTHER_SIDECAR not in (sidecar["image"], usual["image"])
+    assert "--drain-seconds=11" in sidecar["args"]
+    assert "--drain-seconds=120" in usual["args"]
+    graces = [pod["spec"]["terminationGracePeriodSeconds"] for pod in (placed, bare)]
+    assert graces == [5 + 11 + 30, 5 + 120 + 30]
+
+
+def test_requests_meet_the_engine_that_the_pool_describes(scene: Scene) -> None:
+    """One variable is in a ConfigMap, one in a Secret; no prompt is longer than the context."""
+    sent = asked(scene, 8, 10 * ANSWER_TOKENS)
+    log = scene.cluster.engine_log(NAMESPACE, "pool-0")
+    told = [event for event in log if event["x_request_id"] == sent.request_id]
+    assert [event["output_tokens"] for event in told if event["event"] == "finished"] == [
+        ANSWER_TOKENS
+    ]
+    assert asked(scene, CONTEXT_TOKENS - 1, 1).status == 200
+    assert asked(scene, CONTEXT_TOKENS + 1, 1).status == 400
+
+
+def test_services_are_what_the_pool_says(scene: Scene) -> None:
+    """Nobody here serves the class that one of them asks for."""
+    assert scene.endpoint
+    placed, bare, hub = (
+        scene.cluster.get("service", pool, "-n", NAMESPACE) for pool in ("pool", "bare", "hub")
+    )
+    assert ANNOTATIONS.items() <= placed["metadata"]["annotations"].items()
+    assert not ANNOTATIONS.keys() & bare["metadata"].get("annotations", {}).keys()
+    assert [each["spec"]["type"] for each in (placed, bare)] == ["LoadBalancer", "ClusterIP"]
+    assert hub["spec"]["loadBalancerClass"] == BALANCER_CLASS
+    assert "loadBalancerClass" not in placed["spec"]
+    assert [bool(each["status"]["loadBalancer"]) for each in (placed, hub)] == [True, False]
 
 
 def test_a_cache_outlives_its_pod_and_goes_with_the_replica(scene: Scene) -> None:
@@ -401,29 +303,69 @@ def test_children_guard_and_watch_the_pods(scene: Scene) -> None:
     cluster.until("the NetworkPolicy again", lambda: there("networkpolicy"), ACT_SECONDS)
 
 
-def test_an_upgraded_operator_restarts_nothing(scene: Scene) -> None:
-    """It says that there is a newer sidecar, and a tier's edit arrives at the old one."""
+@pytest.fixture(scope="module")
+def upgraded(scene: Scene) -> Iterator[dict[str, int]]:
+    """The operator in a newer version that lets this namespace's pools serve others' Tenants; what
+    ran before that."""
     cluster = scene.cluster
     # The operator's pods tolerate no taint, and without it those that wait would start.
     cluster.kubectl("delete", "spool", "bare", "hub", "address", "-n", NAMESPACE)
     cluster.kubectl("taint", "node", NODE, f"{TAINT}-")
     pods = scene.container_restarts()
-    newer = "ghcr.io/tidegate/sidecar:99.0.0"
-    cluster.kubectl("set", "env", *OPERATOR, f"TIDEGATE_SIDECAR_IMAGE={newer}")
+    settings = {
+        "TIDEGATE_SIDECAR_IMAGE": NEWER_SIDECAR,
+        "TIDEGATE_SHARED_POOL_NAMESPACES": NAMESPACE,
+    }
     try:
+        given = (f"{name}={value}" for name, value in settings.items())
+        cluster.kubectl("set", "env", *OPERATOR, *given)
         cluster.kubectl("rollout", "status", *OPERATOR, "--timeout=120s")
-        said = until_condition(scene, "UpgradeAvailable", "True")
-        assert f"set spec.sidecar.image to {newer}" in said["message"]
-        before = scene.pool_object()["status"]["policyGeneration"]
-        cluster.kubectl(
-            "patch", "ttier", f"{NAMESPACE}-t", "--type=merge", '--patch={"spec":{"priority":7}}'
-        )
-        cluster.until(
-            "the tier's edit at the running sidecar",
-            lambda: scene.pool_object()["status"].get("policyGeneration", 0) > before,
-            ACT_SECONDS,
-        )
-        assert scene.container_restarts() == pods
-        assert answered(scene) == 200
+        yield pods
     finally:
-        cluster.kubectl("set", "env", *OPERATOR, "TIDEGATE_SIDECAR_IMAGE-")
+        cluster.kubectl("set", "env", *OPERATOR, *(f"{name}-" for name in settings))
+
+
+def test_an_upgraded_operator_restarts_nothing(scene: Scene, upgraded: dict[str, int]) -> None:
+    """It says that there is a newer sidecar, and a tier's edit arrives at the old one."""
+    cluster = scene.cluster
+    said = until_condition(scene, "UpgradeAvailable", "True")
+    assert f"set spec.sidecar.image to {NEWER_SIDECAR}" in said["message"]
+    before = scene.pool_object()["status"]["policyGeneration"]
+    cluster.kubectl(
+        "patch", "ttier", f"{NAMESPACE}-t", "--type=merge", '--patch={"spec":{"priority":7}}'
+    )
+    cluster.until(
+        "the tier's edit at the running sidecar",
+        lambda: scene.pool_object()["status"].get("policyGeneration", 0) > before,
+        ACT_SECONDS,
+    )
+    assert scene.container_restarts() == upgraded
+    assert answered(scene) == 200
+
+
+def test_tenants_of_the_selected_namespaces_are_served(
+    scene: Scene, upgraded: dict[str, int]
+) -> None:
+    """Without a selector none but the pool's own; with one those that it selects, and no others."""
+    cluster = scene.cluster
+    labels = {NAMESPACE_LABEL: NAMESPACE}
+    namespaces = [f"{NAMESPACE}-{tenant}" for tenant in ("inside", "outside")]
+    try:
+        for tenant, namespace in zip(("inside", "outside"), namespaces, strict=True):
+            metadata = {"name": namespace, "labels": labels | {"team": tenant}}
+            scene.tenants[tenant] = {"tier": "t"}
+            theirs = scene.tenant(tenant)
+            theirs["metadata"]["namespace"] = namespace
+            cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}, theirs)
+        assert (answered(scene, "inside"), answered(scene, "outside")) == (401, 401)
+        others = {"key": "team", "operator": "NotIn", "values": ["outside"]}
+        selector = {"matchLabels": labels, "matchExpressions": [others]}
+        patch_pool(scene, {"tenants": {"namespaceSelector": selector}})
+        cluster.until("inside is served", lambda: answered(scene, "inside") == 200, ACT_SECONDS)
+        assert (answered(scene), answered(scene, "outside")) == (200, 401)
+        patch_pool(scene, {"tenants": None})
+        cluster.until("inside is not", lambda: answered(scene, "inside") == 401, ACT_SECONDS)
+        assert answered(scene) == 200
+        assert scene.container_restarts() == upgraded
+    finally:
+        cluster.kubectl("delete", "namespace", *namespaces, "--wait=false", "--ignore-not-found")

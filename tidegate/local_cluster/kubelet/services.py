@@ -6,7 +6,8 @@ refuses is passed over for the next. A pod that is terminating or unready gets n
 while the connections it has live on for as long as both ends want.
 
 A Service of type LoadBalancer is told so in `status.loadBalancer`: ingress 127.0.0.1, its `ports`
-the local ports in the order of the Service's.
+the local ports in the order of the Service's. One with a `loadBalancerClass` is left to whoever
+serves that class, which nobody does here.
 """
 
 import logging
@@ -112,11 +113,12 @@ class ServiceProxies:
         return proxy
 
     async def _publish(self, service: Object) -> None:
-        if service["spec"].get("type") != "LoadBalancer":
+        spec = service["spec"]
+        if spec.get("type") != "LoadBalancer" or spec.get("loadBalancerClass"):
             return
         numbers = [
             self._local_ports[key]
-            for port in service["spec"].get("ports", [])
+            for port in spec.get("ports", [])
             if (key := _key(service, port)) in self._local_ports
         ]
         ports = [{"port": number, "protocol": "TCP"} for number in numbers]
