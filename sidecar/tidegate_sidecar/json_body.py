@@ -2,7 +2,8 @@
 
 The engine must see exactly what was checked, so the check and the forwarded bytes come from one
 text: duplicate keys are refused at any depth (parsers differ in which one wins), as are NaN,
-Infinity and any encoding but UTF-8. Members that Tidegate sets are spliced into the client's own
+Infinity, any encoding but UTF-8, and a nesting beyond :data:`MAX_DEPTH`, at which no parser or walk
+behind it runs out of stack. Members that Tidegate sets are spliced into the client's own
 bytes; all others stay as they were written, number formats, escapes and white space included.
 """
 
@@ -13,7 +14,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate_sidecar.errors import malformed
+from tidegate_sidecar.errors import ApiError, malformed
+
+MAX_DEPTH = 128
+"""Levels of objects and lists, the body's own included. OpenAI's own fields have a dozen, and the
+schema of a tool some more."""
+_SHORT = 2 * MAX_DEPTH
+"""Characters that cannot be nested deeper: a level takes two."""
 
 _WHITE_SPACE = " \t\n\r"
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -56,14 +63,34 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise malformed("The body is not UTF-8.") from None
     except RecursionError:
-        raise malformed("The JSON body is nested too deeply.") from None
+        raise _too_deep() from None
     except ValueError:
         raise malformed("The body is not valid JSON.") from None
     if end != len(text):
         raise malformed("The body is not valid JSON.")
     if not isinstance(value, dict):
         raise malformed("The body must be a JSON object.")
+    if len(text) > _SHORT and _is_too_deep(value):
+        raise _too_deep()
     return value
+
+
+def _is_too_deep(value: dict[str, Any]) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _too_deep() -> ApiError:
+    return malformed(f"The JSON body is nested deeper than {MAX_DEPTH} levels.")
 
 
 def splice(raw: bytes, members: Mapping[str, Any], new: Mapping[str, bytes]) -> bytes:

@@ -47,8 +47,8 @@ class Passage:
     """What its client was told in the place of an answer."""
     forwarded: bool = False
     """A pod was told of it, which records how it ends (the router's requests)."""
-    goes_elsewhere: bool = False
-    """The client's next request should come another way."""
+    closes_connection: bool = False
+    """No other request of its connection is served."""
     trace: TraceContext | None = None
     engine_group: str = ""
     """Whose engine serves it (a sidecar's requests)."""

@@ -95,7 +95,7 @@ class Proxy(TenantsPort):
         caller = self._runtime.callers.identify(request, in_force, self._loop.time(), time.time())
         if caller.request_id is not None:
             stage.id = caller.request_id
-        stage.goes_elsewhere = caller.goes_elsewhere
+        stage.closes_connection |= caller.goes_elsewhere
         stage.tenant = caller.identity.tenant
         return in_force, caller.identity
 
@@ -205,7 +205,7 @@ class Proxy(TenantsPort):
             with KeepAlive(
                 self._loop,
                 ticket,
-                lambda: new_stream(call.request, ticket, close=self._goes_elsewhere(stage)),
+                lambda: new_stream(call.request, ticket, close=self._closes(stage)),
                 keep_alive_seconds,
                 self._runtime.settings.client_stall_seconds,
                 waited_seconds(call.request.headers) if signed else 0.0,
@@ -254,7 +254,7 @@ class Proxy(TenantsPort):
                     hide_usage=not body.wants_usage,
                     typed=call.typed,
                     client_stall_seconds=runtime.settings.client_stall_seconds,
-                    close=self._goes_elsewhere(call.stage),
+                    close=self._closes(call.stage),
                 )
             elif streams:
                 answer = await relay_joined(exchange, ticket, new_joiner(body))

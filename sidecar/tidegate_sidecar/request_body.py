@@ -44,6 +44,7 @@ async def read_body(request: BaseRequest, limit: int, seconds: float) -> bytes:
         async with asyncio.timeout(seconds):
             return await _read_parts(request, limit)
     except TimeoutError:
+        _read_no_more(request)
         raise ApiError(Outcome.MALFORMED, "The body did not arrive in time.", status=408) from None
 
 
@@ -57,10 +58,15 @@ async def _read_parts(request: BaseRequest, limit: int) -> bytes:
                 raise _too_large(limit)
             parts.append(part)
     except (web.PayloadAccessError, web.RequestPayloadError):
-        request.content.feed_eof()  # else aiohttp reads on, to its own and a logged surprise
-        request.protocol.close()
+        _read_no_more(request)
         raise malformed("The body could not be read: its encoding is broken.") from None
     return b"".join(parts)
+
+
+def _read_no_more(request: BaseRequest) -> None:
+    """Else aiohttp reads on: for ten seconds, or to its own and a logged surprise."""
+    request.content.feed_eof()
+    request.protocol.close()
 
 
 def _too_large(limit: int) -> ApiError:

@@ -63,7 +63,9 @@ class Sidecar:
             shutdown_timeout=2.0,
         )
         self.admin_port = await self._listen(admin, settings.admin_address, settings.admin_port)
-        self._tenants = TenantServer(Proxy(self.runtime).handle, client_connections())
+        self._tenants = TenantServer(
+            Proxy(self.runtime).handle, client_connections(), settings.header_seconds
+        )
         self.runtime.callers.connections = lambda: (
             self._tenants.connections if self._tenants else ()
         )

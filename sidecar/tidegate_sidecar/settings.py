@@ -74,6 +74,9 @@ class Settings:
         "fit too.",
         32 * 1024 * 1024,
     )
+    header_seconds: float = setting(
+        "A request's head must have arrived so long after its first byte.", 20.0
+    )
     body_seconds: float = setting("A request body must have arrived by then.", 60.0)
     client_stall_seconds: float = setting(
         "A client that reads nothing for so long, with its buffers full, counts as gone.", 60.0
@@ -146,6 +149,7 @@ class Settings:
                 raise SettingsError(f"{name}: must be between 0 and 65535")
         for name in (
             "max_body_bytes",
+            "header_seconds",
             "engine_poll_seconds",
             "policy_poll_seconds",
             "shared_state_deadline_ms",

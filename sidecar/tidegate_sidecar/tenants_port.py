@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+from aiohttp.hdrs import TRANSFER_ENCODING
 from aiohttp.web_request import BaseRequest
 
 from tidegate.scheduling.outcomes import Outcome
@@ -19,6 +20,7 @@ from tidegate_sidecar.answers import Answer, ClientGone, WholeAnswer
 from tidegate_sidecar.endpoints import ENDPOINTS, Endpoint
 from tidegate_sidecar.error_answers import error_answer, other_method
 from tidegate_sidecar.errors import ApiError
+from tidegate_sidecar.framing import require_chunked
 from tidegate_sidecar.models_route import MODELS_PATH
 from tidegate_sidecar.passage import Passage
 
@@ -47,9 +49,9 @@ class TenantsPort(ABC):
     def _drains(self) -> bool:
         """Whether the next request of any client should go elsewhere."""
 
-    def _goes_elsewhere(self, stage: Passage) -> bool:
-        """Whether the next request of this client should: its connection is closed."""
-        return stage.goes_elsewhere or self._drains()
+    def _closes(self, stage: Passage) -> bool:
+        """Whether its connection is closed after it."""
+        return stage.closes_connection or self._drains()
 
     def _error_headers(self, stage: Passage) -> Mapping[str, str]:
         """What an error's answer has besides the error's own."""
@@ -79,13 +81,16 @@ class TenantsPort(ABC):
             answer = error_answer(stage.error, stage.id)
         if isinstance(answer, WholeAnswer):
             answer.stall_seconds = self._client_stall_seconds
-            if self._goes_elsewhere(stage):
+            if self._closes(stage):
                 # Said in its head, so that the client's next request goes to another pod. The head
                 # of a stream is long gone: who goes on using it is told by the next answer.
                 answer.keep_alive = False
         return answer
 
     async def _route(self, request: BaseRequest, stage: Passage) -> Answer:
+        if TRANSFER_ENCODING in request.headers:
+            stage.closes_connection = True
+            require_chunked(request)
         path = request.rel_url.raw_path
         endpoint = ENDPOINTS.get(path)
         if endpoint is not None:

@@ -291,7 +291,7 @@ class Edge(TenantsPort):
         stage: Passage,
     ) -> Answer:
         stall_seconds = self._settings.client_stall_seconds
-        answer = StreamAnswer(request, head, close=self._goes_elsewhere(stage))
+        answer = StreamAnswer(request, head, close=self._closes(stage))
         try:
             await exchange.pump(answer.write, lambda: answer.drained(stall_seconds))
         except EngineBroken:

@@ -83,7 +83,9 @@ class Router(Governed):
             RouterAdmin(self).application(), access_log=None, shutdown_timeout=2.0
         )
         self.admin_port = await self._listen(admin, settings.admin_host, settings.admin_port)
-        self._tenants = TenantServer(self.edge.handle, client_connections())
+        self._tenants = TenantServer(
+            self.edge.handle, client_connections(), settings.header_seconds
+        )
         tenants = web.ServerRunner(self._tenants, shutdown_timeout=2.0)
         context = self._tls.context if self._tls else None
         self.port = await self._listen(tenants, settings.host, settings.port, context)

@@ -40,6 +40,9 @@ class RouterSettings:
     )
     tls_key: Path | None = setting("PEM key of the certificate.", None)
     max_body_bytes: int = setting("Largest request body after inflating.", 32 * 1024 * 1024)
+    header_seconds: float = setting(
+        "A request's head must have arrived so long after its first byte.", 20.0
+    )
     body_seconds: float = setting("A request body must have arrived by then.", 60.0)
     client_stall_seconds: float = setting(
         "A client that reads nothing for so long, with its buffers full, counts as gone.", 60.0
@@ -71,7 +74,7 @@ class RouterSettings:
             raise SettingsError("one of pods and pods_selector says which pods there are")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise SettingsError("tls_certificate and tls_key go together")
-        for name in ("max_body_bytes", "poll_seconds"):
+        for name in ("max_body_bytes", "header_seconds", "poll_seconds"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name}: must be above 0")
         if self.leaving_seconds < 0:
