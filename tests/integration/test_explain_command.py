@@ -51,7 +51,7 @@ async def test_a_sidecar_by_its_url(tmp_path: Path, capsys: pytest.CaptureFixtur
         FaultyEngine() as engine,
         sidecar_under_test(
             tmp_path,
-            engine.url,
+            engine,
             policy=policy_document(tier={"rate_limits": [limit]}),
             admin_token_file=token,
         ) as sidecar,

@@ -46,6 +46,11 @@ def _chunk(choices: list[dict[str, Any]], **members: Any) -> bytes:
     return event({**envelope, "choices": choices, **members})
 
 
+def typed_event(kind: str, **members: Any) -> bytes:
+    """An event of a stream of the Responses API."""
+    return b"event: " + kind.encode() + b"\n" + event({**members, "type": kind})
+
+
 GOOD_STREAM = (chat_chunk("Hel"), chat_chunk("lo!"), chat_chunk(finish_reason="stop"))
 """What a client that did not ask for usage sees of :func:`answer_well`, but ``[DONE]``."""
 

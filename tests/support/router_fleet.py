@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from support.fake_engine import until
 from support.faulty_engine import FaultyEngine
 from support.sidecar import (
     ALICE,
+    BOB,
     KEYS,
     Json,
     SidecarUnderTest,
@@ -21,6 +24,7 @@ from support.sidecar import (
     sidecar_under_test,
     write,
 )
+from tidegate_sidecar.router.pods import RoutedPod
 from tidegate_sidecar.router.server import Router
 from tidegate_sidecar.router.settings import RouterSettings
 
@@ -59,11 +63,12 @@ class Fleet:
         under_test = await self._pods.enter_async_context(
             sidecar_under_test(
                 folder,
-                engine.url,
+                engine,
                 policy=self._policy | {"engine": {"max_num_seqs": SEATS}},
                 keys=keys_document(keys=self._keys),
                 identity_keys=self.secrets,
                 engine_group=group,
+                check_other=BOB in self._keys,
                 **settings,
             )
         )
@@ -72,16 +77,7 @@ class Fleet:
 
     async def tell(self, *numbers: int) -> None:
         """The router's list names these pods, and it has seen them."""
-        pods = [
-            {
-                "name": f"pod-{number}",
-                "address": self.pods[number][1].url,
-                "admin_address": self.pods[number][1].admin_url,
-                "group": self.pods[number][1].runtime.settings.engine_group,
-            }
-            for number in numbers
-        ]
-        write(self.folder / "pods.json", {"version": 1, "pods": pods})
+        write_pods(self.folder, {f"pod-{number}": self.pods[number][1] for number in numbers})
         names = {f"pod-{number}" for number in numbers}
         router = self.router
         await until(lambda: {pod.name for pod in router.pods.pods if pod.ready} == names)
@@ -90,7 +86,7 @@ class Fleet:
         settings = RouterSettings(
             policy=write(self.folder / "policy.json", self._policy),
             keys=write(self.folder / "keys.json", keys_document(keys=self._keys)),
-            pods=write(self.folder / "pods.json", {"version": 1, "pods": []}),
+            pods=write_pods(self.folder, {}),
             identity_keys=self.secrets,
             port=0,
             admin_port=0,
@@ -102,6 +98,19 @@ class Fleet:
         self.client = await self._edge.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         )
+
+    async def settled(self) -> None:
+        """AssertionError unless the router has nothing in hand, after a moment at most."""
+        router = self.router
+        with contextlib.suppress(TimeoutError):
+            await until(lambda: not (router.edge.in_hand or any(p.requests for p in self._known)))
+        assert router.edge.in_hand == 0
+        for pod in self._known:
+            assert (pod.requests, pod.outstanding_tokens) == (0, 0)
+
+    @property
+    def _known(self) -> Collection[RoutedPod]:
+        return self.router.pods.pods
 
     @property
     def url(self) -> str:
@@ -124,6 +133,43 @@ class Fleet:
         async with self.chat(**extra) as answer:
             await answer.read()
             return int(answer.status)
+
+
+@contextlib.asynccontextmanager
+async def router_before(
+    folder: Path, pod: SidecarUnderTest, secrets: Path, **settings: Any
+) -> AsyncIterator[Router]:
+    """A router with the policy and the keys of the one pod behind it, which has served."""
+    router = Router(
+        RouterSettings(
+            policy=pod.runtime.settings.policy,
+            keys=pod.runtime.settings.keys,
+            pods=write_pods(folder, {"pod": pod}),
+            identity_keys=secrets,
+            port=0,
+            admin_port=0,
+            **{"poll_seconds": 0.05, "leaving_seconds": 0.0, **settings},
+        )
+    )
+    await router.start()
+    try:
+        await until(lambda: router.ready)
+        yield router
+    finally:
+        await router.stop()
+
+
+def write_pods(folder: Path, pods: Mapping[str, SidecarUnderTest]) -> Path:
+    rows = [
+        {
+            "name": name,
+            "address": pod.url,
+            "admin_address": pod.admin_url,
+            "group": pod.runtime.settings.engine_group,
+        }
+        for name, pod in pods.items()
+    ]
+    return write(folder / "pods.json", {"version": 1, "pods": rows})
 
 
 def write_secrets(path: Path, *lines: str) -> Path:

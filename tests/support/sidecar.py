@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections import Counter
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from support.accounting import Accounting, Engine
 from support.fake_engine import until
-from support.faulty_engine import MODEL
-from tidegate_sidecar.recent_requests import MAX_ENDED
+from support.faulty_engine import MODEL, FaultyEngine
+from tidegate_sidecar.auth import Identity
+from tidegate_sidecar.identity_keys import IDENTITY_HEADER
 from tidegate_sidecar.server import Sidecar
 from tidegate_sidecar.settings import Settings
 
-from tidegate.scheduling.outcomes import Outcome
+from tidegate.scheduling.contracts import Task
 
 KEYS = {"team-a/alice": "tg-key-of-alice", "team-b/bob": "tg-key-of-bob"}
 ALICE, BOB = KEYS
@@ -61,12 +63,22 @@ def write(path: Path, document: Json) -> Path:
 class SidecarUnderTest:
     """A running sidecar with a client of each of its ports."""
 
-    def __init__(self, sidecar: Sidecar, client: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        client: aiohttp.ClientSession,
+        engine: Engine,
+        *,
+        check_other: bool = True,
+    ) -> None:
         self.sidecar = sidecar
+        self.check_other = check_other
+        """Whether another tenant is served in the end; not where it has no key or no place."""
         self.runtime = sidecar.runtime
         self.client = client
         self.url = f"http://127.0.0.1:{sidecar.port}"
         self.admin_url = f"http://127.0.0.1:{sidecar.admin_port}"
+        self._accounting = Accounting(sidecar.runtime, engine)
 
     def request(
         self,
@@ -103,50 +115,31 @@ class SidecarUnderTest:
         return {outcome.value: count for outcome, count in counts.items()}
 
     async def settled(self) -> None:
-        """The accounting oracle: nothing in flight or queued, no exchange open, books even."""
-        runtime = self.runtime
-        dispatcher = runtime.dispatcher
-        scheduler, gate = dispatcher.scheduler, dispatcher.in_flight.gate
-        assert scheduler is not None
-        assert gate is not None
-        with contextlib.suppress(TimeoutError):
-            await until(
-                lambda: dispatcher.in_hand == 0 and _probes_only(runtime.engine.open_exchanges), 5.0
-            )
-        assert dispatcher.in_hand == 0
-        assert scheduler.queued() == 0
-        assert scheduler.in_flight() == 0
-        assert gate.not_started == 0
-        for tenant in scheduler.tenant_snapshots(dispatcher.loop.time()):
-            assert (tenant.queued, tenant.queued_bytes, tenant.running) == (0, 0, 0)
-        self._recorded_once()
+        """The accounting oracle: :mod:`support.accounting`."""
+        await self._accounting.settled()
 
-    def _recorded_once(self) -> None:
-        """One record for each request that was counted, with the tokens that were billed."""
-        runtime, tally = self.runtime, self.runtime.tally
-        assert not runtime.reports.open
-        records = runtime.reports.recent.records()
-        if len(records) == MAX_ENDED:
-            return  # older ones are forgotten
-        counted: Counter[tuple[str, str]] = Counter()
-        billed: Counter[str] = Counter()
-        for record in records:
-            name = record.tenant if record.tier else ""
-            counted[name, record.outcome] += 1
-            billed[name] += record.prompt_tokens + record.output_tokens
-        rows = {"": tally.unknown, **{name: row.outcomes for name, row in tally.tenants.items()}}
-        for name, outcomes in rows.items():
-            for outcome in Outcome:
-                assert counted[name, outcome.value] == outcomes.get(outcome, 0), (name, outcome)
-        scheduler = runtime.dispatcher.scheduler
-        assert scheduler is not None
-        for tenant in scheduler.tenant_snapshots(runtime.dispatcher.loop.time()):
-            assert billed[tenant.name] <= tenant.service_tokens_total
+    async def ends_well(self) -> None:
+        """The oracle holds, also after the next request of another tenant, which is served."""
+        if self.runtime.dispatcher.scheduler is None:
+            return
+        await self.settled()
+        if self.check_other and self.runtime.ready:
+            await self._another_is_served()
+            await self.settled()
 
-
-def _probes_only(open_exchanges: int) -> bool:
-    """The engine's own watch has at most one exchange at a time."""
-    return open_exchanges <= 1
+    async def _another_is_served(self) -> None:
+        in_force = self.runtime.in_force
+        assert in_force is not None
+        embeds = in_force.model.task is Task.EMBED
+        path = "/v1/embeddings" if embeds else "/v1/completions"
+        prompt = {"input": "x"} if embeds else {"prompt": "x", "max_tokens": 1}
+        body = json.dumps({"model": in_force.model.name, **prompt}).encode()
+        vouched = f"Authorization: Bearer {KEYS[BOB]}"
+        if (keys := self.runtime.callers.keys) is not None:
+            identity = Identity(BOB, sha256(KEYS[BOB]))
+            vouched = f"{IDENTITY_HEADER}: {keys.sign(identity, 'another', body, time.time())}"
+        status, _, answer = await speak(self, body, path=path, authorization=[vouched])
+        assert status == 200, answer
 
 
 def raw_head(
@@ -166,11 +159,18 @@ def raw_head(
 async def speak(
     sidecar: SidecarUnderTest, body: bytes | None = None, *lines: str, **head: Any
 ) -> tuple[int, dict[str, str], Any]:
+    """:func:`speak_to` a sidecar."""
+    return await speak_to(sidecar.sidecar.port, body, *lines, **head)
+
+
+async def speak_to(
+    port: int, body: bytes | None = None, *lines: str, **head: Any
+) -> tuple[int, dict[str, str], Any]:
     """One request over a raw socket, closed after it: (status, headers, JSON or None)."""
     data = json.dumps(chat_body()).encode() if body is None else body
     if not any(line.lower().startswith("transfer-encoding") for line in lines):
         lines = (*lines, f"Content-Length: {len(data)}")
-    reader, writer = await asyncio.open_connection("127.0.0.1", sidecar.sidecar.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(raw_head("Connection: close", *lines, **head) + data)
     try:
         async with asyncio.timeout(20):
@@ -191,16 +191,20 @@ def chat_body(**extra: Any) -> Json:
 @contextlib.asynccontextmanager
 async def sidecar_under_test(
     folder: Path,
-    engine_url: str,
+    engine: Engine,
     *,
     policy: Json | None = None,
     keys: Json | None = None,
     policy_path: Path | None = None,
     keys_path: Path | None = None,
     wait_ready: bool = True,
+    check_other: bool = True,
     **settings: Any,
 ) -> AsyncIterator[SidecarUnderTest]:
-    """A sidecar before ``engine_url``; on exit the oracle holds and no task is left."""
+    """A sidecar before ``engine``; on exit it ends well and no task is left.
+
+    A faulty engine is sound by then. A test that ended it well itself has closed its client.
+    """
     before = asyncio.all_tasks()
     if policy_path is None:
         policy_path = write(folder / "policy.json", policy or policy_document())
@@ -210,7 +214,7 @@ async def sidecar_under_test(
         Settings(
             policy=policy_path,
             keys=keys_path,
-            engine=engine_url,
+            engine=engine if isinstance(engine, str) else engine.url,
             port=0,
             admin_port=0,
             **{
@@ -226,12 +230,14 @@ async def sidecar_under_test(
     timeout = aiohttp.ClientTimeout(total=60)
     try:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
-            under_test = SidecarUnderTest(sidecar, client)
+            under_test = SidecarUnderTest(sidecar, client, engine, check_other=check_other)
             if wait_ready:
                 await until(lambda: sidecar.runtime.ready)
             yield under_test
-            if sidecar.runtime.dispatcher.scheduler is not None:
-                await under_test.settled()
+            if not client.closed:
+                if isinstance(engine, FaultyEngine):
+                    engine.script = None
+                await under_test.ends_well()
     finally:
         await sidecar.stop()
     with contextlib.suppress(TimeoutError):

@@ -199,7 +199,7 @@ async def test_every_query_of_the_dashboards_finds_what_it_asks_for(
     policy = policy_document(kv_pools=kv_pools, tier={"slo_objectives": promised})
     async with (
         FaultyEngine() as engine,
-        sidecar_under_test(tmp_path, engine.url, policy=policy) as sidecar,
+        sidecar_under_test(tmp_path, engine, policy=policy) as sidecar,
         served(operator_metrics) as operator_url,
     ):
         scrapes = [

@@ -30,13 +30,14 @@ async def two_sidecars(
             (folder / name).mkdir()
             engine = await stack.enter_async_context(FaultyEngine())
             sidecar = sidecar_under_test(
-                folder / name, engine.url, policy=policy, shared_state_deadline_ms=deadline_ms
+                folder / name, engine, policy=policy, shared_state_deadline_ms=deadline_ms
             )
             both.append(await stack.enter_async_context(sidecar))
         for each in both:
             await until(lambda each=each: each.runtime.shared_state.status.available, 30.0)
         yield both
         for each in both:  # whose handlers would count as left behind by the other
+            await each.ends_well()
             await each.client.close()
 
 

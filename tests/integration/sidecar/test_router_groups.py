@@ -232,11 +232,12 @@ async def test_usage_records_and_engine_terms_are_those_of_the_group(tmp_path: P
         )
         async with sidecar_under_test(
             tmp_path,
-            engine.url,
+            engine,
             policy=document,
             keys_path=write(tmp_path / "the-keys.json", keys_document(keys=KEYS)),
             engine_group="code",
             usage_records=str(records),
+            check_other=False,
         ) as pod:
             in_force = pod.runtime.in_force
             assert in_force is not None

@@ -6,23 +6,21 @@ import asyncio
 import gzip
 import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.edge_cases import BOUNDS, NO_PROMPTS, NO_REQUESTS, PROMPTS, image_body
 from support.faulty_engine import FaultyEngine
-from support.sidecar import ALICE, SidecarUnderTest, chat_body, raw_head, speak
+from support.front import FRONTS, front
+from support.sidecar import ALICE, SidecarUnderTest, chat_body, raw_head, speak, speak_to
+from tidegate_sidecar.json_body import MAX_DEPTH
 
 from .conftest import StartSidecar
 
 pytestmark = pytest.mark.integration
 
 LIMIT = 100_000
-
-
-def image_body(size: int) -> bytes:
-    url = "data:image/png;base64," + "A" * size
-    part = {"type": "image_url", "image_url": {"url": url}}
-    return json.dumps(chat_body(messages=[{"role": "user", "content": [part]}])).encode()
 
 
 async def test_o11_a_large_image_passes_byte_by_byte(
@@ -108,34 +106,7 @@ async def test_a_body_that_never_comes_is_408(start_sidecar: StartSidecar) -> No
     assert (status, answer["error"]["type"]) == (408, "invalid_request_error")
 
 
-@pytest.mark.parametrize(
-    ("body", "lines", "head", "status", "param"),
-    [
-        (b'{"model": "test-model", "messages": [', (), {}, 400, None),
-        (b"[]", (), {}, 400, None),
-        (b'"x"', (), {}, 400, None),
-        (b'{"model": NaN}', (), {}, 400, None),
-        (b'{"model": "a", "model": "b"}', (), {}, 400, "model"),
-        ('{"model": "a"}'.encode("utf-16"), (), {}, 400, None),
-        (b"", (), {}, 400, None),
-        (b"{}", (), {}, 400, "model"),
-        (b"{}", (), {"content_type": "text/plain"}, 415, None),
-        (b"{}", (), {"content_type": ""}, 415, None),
-        (b"{}", ("Content-Encoding: br",), {}, 400, None),
-        (b"{}", ("Content-Encoding: x-own",), {}, 415, None),
-        (b"not gzip", ("Content-Encoding: gzip",), {}, 400, None),
-        (b"not chunked", ("Transfer-Encoding: chunked",), {}, 400, None),
-        (rb'{"\ud800": 1}', (), {}, 400, "\\ud800"),
-        (rb'{"a": {"\ud800": 1, "\ud800": 2}}', (), {}, 400, "\\ud800"),
-        (b"", (), {"method": "GET"}, 405, None),
-        (b"", (), {"method": "HEAD"}, 405, None),
-        (b"", (), {"method": "DELETE", "path": "/v1/models"}, 405, None),
-        (b"{}", (), {"path": "/v1/chat/completions/"}, 404, None),
-        (b"{}", (), {"path": "//v1/chat/completions"}, 404, None),
-        (b"{}", (), {"path": "/v1/other"}, 404, None),
-        (b"{}", (), {"path": "/metrics"}, 404, None),
-    ],
-)
+@pytest.mark.parametrize(("body", "lines", "head", "status", "param"), NO_REQUESTS)
 async def test_r15_what_is_no_request(
     sidecar: SidecarUnderTest,
     engine: FaultyEngine,
@@ -161,6 +132,21 @@ async def test_r15_what_is_no_request(
     assert not engine.requests
 
 
+@pytest.mark.parametrize("kind", FRONTS)
+async def test_json_as_deep_as_may_be_and_deeper(kind: str, tmp_path: Path) -> None:
+    def body(levels: int) -> bytes:
+        inner = b'{"a":' * (levels - 1) + b"1" + b"}" * (levels - 1)
+        return json.dumps(chat_body()).encode()[:-1] + b',"metadata":' + inner + b"}"
+
+    async with front(kind, tmp_path) as it:
+        assert (await speak_to(it.port, body(MAX_DEPTH)))[0] == 200
+        for levels in (MAX_DEPTH + 1, 100_000):
+            status, _, answer = await speak_to(it.port, body(levels))
+            assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+            assert f"deeper than {MAX_DEPTH} levels" in answer["error"]["message"]
+        assert len(it.engine.requests) == 1
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models"])
 async def test_r15_options(sidecar: SidecarUnderTest, path: str) -> None:
     status, headers, _ = await speak(sidecar, b"", method="OPTIONS", path=path)
@@ -168,7 +154,7 @@ async def test_r15_options(sidecar: SidecarUnderTest, path: str) -> None:
     assert "OPTIONS" in headers["allow"]
 
 
-@pytest.mark.parametrize("value", [None, 0, -1, "5", 1e9, True, 10**9, 5])
+@pytest.mark.parametrize("value", BOUNDS)
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 async def test_o8_on_the_wire(
     sidecar: SidecarUnderTest, engine: FaultyEngine, field: str, value: Any
@@ -183,7 +169,7 @@ async def test_o8_on_the_wire(
         assert body["error"]["param"] == field
 
 
-@pytest.mark.parametrize("prompt", ["abc", ["a", "b"], [1, 2, 3], [[1, 2], [3, 4]]])
+@pytest.mark.parametrize("prompt", PROMPTS)
 async def test_o10_shapes_pass_unchanged(
     sidecar: SidecarUnderTest, engine: FaultyEngine, prompt: Any
 ) -> None:
@@ -193,7 +179,7 @@ async def test_o10_shapes_pass_unchanged(
     assert engine.requests[0].json() == body
 
 
-@pytest.mark.parametrize("prompt", [[], [[]], ["a", 1], [1.5], None])
+@pytest.mark.parametrize("prompt", NO_PROMPTS)
 async def test_o10_malformed_shapes_are_400(sidecar: SidecarUnderTest, prompt: Any) -> None:
     body = {"model": "test-model", "prompt": prompt}
     async with sidecar.request("/v1/completions", body) as response:

@@ -94,7 +94,7 @@ async def pod(engine: FaultyEngine, tmp_path: Path) -> AsyncIterator[Pod]:
     path = tmp_path / "identity"
     path.write_text(secrets.token_hex(32))
     async with sidecar_under_test(
-        tmp_path, engine.url, policy=pool_policy(), pool_identity_keys=path
+        tmp_path, engine, policy=pool_policy(), pool_identity_keys=path
     ) as sidecar:
         yield Pod(sidecar, IdentityKeys(path))
 
@@ -171,7 +171,7 @@ async def test_a_process_that_starts_behind_a_router_asks_for_a_signature_at_onc
     path = tmp_path / "identity"
     path.write_text(secrets.token_hex(32))
     async with sidecar_under_test(
-        tmp_path, engine.url, policy=pool_policy(routed=True), pool_identity_keys=path
+        tmp_path, engine, policy=pool_policy(routed=True), pool_identity_keys=path
     ) as sidecar:
         pod = Pod(sidecar, IdentityKeys(path))
         assert (await pod.unsigned())[0] == 401

@@ -169,6 +169,7 @@ async def test_idle_connections_leave_files_for_the_rest(
         assert answer.status == 200
     for _, writer in idle:
         writer.close()
+    await until(lambda: sidecar.sidecar.tenant_connections == 1)  # the client's
 
 
 async def _ended(reader: asyncio.StreamReader) -> bool:

@@ -21,6 +21,7 @@ from support.faulty_upstream import event_stream, stall
 from support.sidecar import (
     ALICE,
     KEYS,
+    Json,
     SidecarUnderTest,
     chat_body,
     keys_document,
@@ -93,10 +94,10 @@ async def test_the_end_of_drain_and_grace(
 
 @contextlib.asynccontextmanager
 async def process(
-    folder: Path, engine: FaultyEngine, *flags: str
+    folder: Path, engine: FaultyEngine, *flags: str, document: Json = ONE
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, str]]:
     """``python -m tidegate_sidecar`` before ``engine``: (process, tenants' URL, admin URL)."""
-    policy = write(folder / "policy.json", ONE)
+    policy = write(folder / "policy.json", document)
     keys = write(folder / "keys.json", keys_document())
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tidegate_sidecar", f"--policy={policy}", f"--keys={keys}",
@@ -117,23 +118,37 @@ async def process(
 
 
 async def test_r7_sigterm_with_streams_and_a_queue(tmp_path: Path, engine: FaultyEngine) -> None:
-    engine.script = slow_stream(8, 0.1)
+    """Three streams and five that wait: all are served in whole, and no other is."""
+    go = asyncio.Event()
+
+    async def held(number: int) -> None:
+        if number:
+            await go.wait()
+
+    async def told(path: str) -> tuple[int, Any]:
+        async with client.get(admin + path) as response:
+            return response.status, await response.json()
+
+    engine.script = event_stream([*[chat_chunk("x")] * 5, DONE], between=held)
+    three = policy_document(tier={"max_in_flight": 3})
     async with (
-        process(tmp_path, engine) as (child, url, admin),
+        process(tmp_path, engine, document=three) as (child, url, admin),
         aiohttp.ClientSession() as client,
     ):
-        tasks = [asyncio.create_task(_post(client, url)) for _ in range(3)]
-        await until(lambda: engine.busy == 1)
-        await asyncio.sleep(0.1)
-        child.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.1)
-        async with client.get(admin + "/readyz") as response:
-            assert response.status == 503
-        assert (await _post(client, url))[0] == 503
-        for task in tasks:
-            status, body = await task
+        tasks = [asyncio.create_task(_post(client, url)) for _ in range(8)]
+        async with asyncio.timeout(30):
+            while (engine.busy, (await told("/load"))[1]["queued"]) != (3, 5):
+                pass
+            child.send_signal(signal.SIGTERM)
+            while (await told("/readyz"))[0] != 503:
+                pass
+        status, body = await _post(client, url)
+        assert (status, json.loads(body)["error"]["code"]) == (503, "draining")
+        go.set()
+        for status, body in await asyncio.gather(*tasks):
             assert (status, body.endswith(DONE)) == (200, True)
         assert await asyncio.wait_for(child.wait(), 30) == 0
+    assert len(engine.requests) == 8
 
 
 async def test_r7_a_second_sigterm_quits(tmp_path: Path, engine: FaultyEngine) -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
 from support.fake_engine import StartEngine, until
-from support.faulty_engine import FaultyEngine, event
+from support.faulty_engine import FaultyEngine, typed_event
 from support.faulty_upstream import event_stream, reset, stall
 from support.sidecar import (
     ALICE,
@@ -38,7 +37,7 @@ RESPONSE = {"model": MODEL, "input": "hi", "max_output_tokens": 3}
 async def served(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[SidecarUnderTest]:
     """Before a fake engine that generates."""
     engine = await start_engine()
-    async with sidecar_under_test(tmp_path, engine.url) as sidecar:
+    async with sidecar_under_test(tmp_path, engine) as sidecar:
         yield sidecar
 
 
@@ -47,7 +46,7 @@ async def pooling(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Si
     """Before a fake engine that pools."""
     engine = await start_engine("--runner", "pooling", "--fake-embedding-dimensions", "4")
     policy = policy_document(model={"name": MODEL, "task": "Embed"})
-    async with sidecar_under_test(tmp_path, engine.url, policy=policy) as sidecar:
+    async with sidecar_under_test(tmp_path, engine, policy=policy) as sidecar:
         yield sidecar
 
 
@@ -117,7 +116,7 @@ async def test_what_is_not_stateless_is_refused_by_its_name(
 async def test_the_engine_is_told_to_store_nothing(
     sidecar: SidecarUnderTest, engine: FaultyEngine
 ) -> None:
-    engine.script = event_stream([typed("response.completed", response={"usage": None})])
+    engine.script = event_stream([typed_event("response.completed", response={"usage": None})])
     await post(sidecar, "/v1/responses", {"model": MODEL, "input": "hi"})
     sent = engine.requests[0].json()
     assert (sent["store"], sent["stream"], sent["max_output_tokens"]) == (False, True, 1024)
@@ -139,12 +138,8 @@ async def test_a_prompt_that_the_engine_could_not_cut_is_refused(
     assert engine.requests[-1].json()["truncate_prompt_tokens"] == 50
 
 
-def typed(kind: str, **members: Any) -> bytes:
-    return b"event: " + kind.encode() + b"\n" + event({**members, "type": kind})
-
-
-CREATED = typed("response.created", response={"id": "resp_1", "usage": None})
-DELTA = typed("response.output_text.delta", delta="Hel")
+CREATED = typed_event("response.created", response={"id": "resp_1", "usage": None})
+DELTA = typed_event("response.output_text.delta", delta="Hel")
 
 
 async def test_o4_a_response_that_breaks_off_ends_with_an_error_event(

@@ -33,7 +33,7 @@ def engine_ms(sidecar: SidecarUnderTest) -> dict[str, float]:
 async def test_all_engine_time_is_charged_to_who_was_served(tmp_path: Path) -> None:
     async with (
         engine_in_process("--fake-ignore-eos") as engine,
-        sidecar_under_test(tmp_path, engine.url, policy=policy_document()) as sidecar,
+        sidecar_under_test(tmp_path, engine, policy=policy_document()) as sidecar,
     ):
         dispatcher = sidecar.runtime.dispatcher
         reported: list[float] = []
@@ -63,7 +63,7 @@ async def test_all_engine_time_is_charged_to_who_was_served(tmp_path: Path) -> N
 async def test_finish_times_are_estimated_and_their_skew_counted(tmp_path: Path) -> None:
     async with (
         engine_in_process("--fake-ignore-eos") as engine,
-        sidecar_under_test(tmp_path, engine.url) as sidecar,
+        sidecar_under_test(tmp_path, engine) as sidecar,
     ):
         for _ in range(4):
             await complete(sidecar, ALICE, completion(30))
@@ -74,7 +74,7 @@ async def test_finish_times_are_estimated_and_their_skew_counted(tmp_path: Path)
 async def test_an_engine_that_streams_nothing_is_charged_too(tmp_path: Path) -> None:
     async with (
         engine_in_process("--fake-ignore-eos") as engine,
-        sidecar_under_test(tmp_path, engine.url) as sidecar,
+        sidecar_under_test(tmp_path, engine) as sidecar,
     ):
         await asyncio.gather(*(complete(sidecar, ALICE, completion(10)) for _ in range(5)))
         await sidecar.settled()
@@ -87,7 +87,7 @@ async def test_embeddings_are_counted_in_tokens(tmp_path: Path) -> None:
     policy["tiers"][0]["fairness"] = {"unit": "EngineTime"}
     async with (
         engine_in_process("--runner", "pooling") as engine,
-        sidecar_under_test(tmp_path, engine.url, policy=policy) as sidecar,
+        sidecar_under_test(tmp_path, engine, policy=policy) as sidecar,
     ):
         body = {"model": MODEL, "input": ["one", "two"]}
         async with sidecar.request("/v1/embeddings", body) as answer:

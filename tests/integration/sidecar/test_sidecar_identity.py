@@ -5,35 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.edge_cases import KEY, KEYS_SHOWN, PRIORITY_HEADERS
 from support.faulty_engine import FaultyEngine
-from support.sidecar import ALICE, KEYS, SidecarUnderTest, policy_document, speak
+from support.sidecar import SidecarUnderTest, policy_document, speak
 
 from .conftest import StartSidecar
 
 pytestmark = pytest.mark.integration
 
-KEY = KEYS[ALICE]
 
-
-@pytest.mark.parametrize(
-    ("lines", "status"),
-    [
-        ([f"Authorization: Bearer {KEY}"], 200),
-        ([f"authorization: bEaReR  {KEY}"], 200),
-        ([f"AUTHORIZATION: BEARER {KEY}"], 200),
-        ([f"Authorization: Bearer {KEY} "], 200),  # HTTP strips it before anybody sees it
-        ([f"Authorization: Basic {KEY}"], 401),
-        ([f"Authorization: {KEY}"], 401),
-        ([f"Authorization: Bearer {KEY}x"], 401),
-        ([f"Authorization: Bearer {KEY} x"], 401),
-        (["Authorization: Bearer"], 401),
-        (["Authorization: Bearer \xff\xfe"], 401),
-        ([f"Authorization: Bearer {KEY}", f"Authorization: Bearer {KEY}"], 401),
-        ([f"Authorization: Bearer {KEY}, Bearer {KEY}"], 401),
-        ([f"X-Api-Key: {KEY}"], 401),
-        ([], 401),
-    ],
-)
+@pytest.mark.parametrize(("lines", "status"), KEYS_SHOWN)
 async def test_r1_keys(sidecar: SidecarUnderTest, lines: list[str], status: int) -> None:
     answer, headers, body = await speak(sidecar, authorization=lines)
     assert answer == status
@@ -60,16 +41,6 @@ async def test_r2_models_are_those_of_the_pool_with_the_engines_fields(
     async with sidecar.chat(model="another-model") as response:
         assert response.status == 404
         assert (await response.json())["error"]["code"] == "model_not_found"
-
-
-PRIORITY_HEADERS = {
-    "x-priority": "-1000",
-    "x-request-priority": "-1000",
-    "x-vllm-priority": "-1000",
-    "X-Session-ID": "s",
-    "x-request-id": "mine",
-    "traceparent": "00-0-0-0",
-}
 
 
 @pytest.mark.parametrize(("tier_priority", "sent"), [(100, -100), (0, None), (-(2**31), 2**31 - 1)])

@@ -1,16 +1,29 @@
-"""O3, O6, O7, O9: rate limits and prompt limit over HTTP, with OpenAI's headers on every answer."""
+"""O3, O6, O7: rate limits and prompt limit over HTTP, with OpenAI's headers on every answer."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.fake_engine import engine_in_process, until
-from support.faulty_engine import MODEL, FaultyEngine
+from support.faulty_engine import (
+    DONE,
+    MODEL,
+    USAGE,
+    FaultyEngine,
+    answer_well,
+    chat_chunk,
+    usage_event,
+)
+from support.faulty_upstream import Connection, event_stream
 from support.sidecar import ALICE, BOB, SidecarUnderTest, policy_document, sidecar_under_test
+
+from tidegate.scheduling.contracts import Bundle, PromptLimit
 
 from .conftest import StartSidecar
 
@@ -79,6 +92,56 @@ async def test_o7_every_answer_carries_the_headers(
     engine.script = None
 
 
+TPM = {"name": "tpm", "per": "Minute", "tokens": 100}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+async def test_o3_a_stream_is_charged_its_usage_though_nobody_asked_for_it(
+    start_sidecar: StartSidecar, engine: FaultyEngine, told: bool
+) -> None:
+    policy = policy_document(tier={"rate_limits": [TPM], "output": {"default_tokens": 80}})
+    sidecar = await start_sidecar(policy=policy)
+    tokens = [chat_chunk(role="assistant"), *[chat_chunk("x")] * 80]
+    usage = {"prompt_tokens": 7, "completion_tokens": 80, "total_tokens": 87}
+    engine.script = event_stream([*tokens, *([usage_event(usage)] if told else []), DONE])
+    async with sidecar.chat(stream=True) as answer:
+        assert answer.status == 200
+        assert await answer.read() == b"".join([*tokens, DONE])
+    async with sidecar.chat(stream=True) as answer:
+        assert answer.status == 429
+        left = int(answer.headers["x-ratelimit-remaining-tokens"])
+    assert left == 13 if told else 5 <= left < 20  # its prompt is estimated
+    assert sidecar.outcomes(ALICE) == {"completed": 1, "rate_limited": 1}
+
+
+async def test_o6_side_by_side_no_more_run_than_fit_and_the_rest_of_a_reservation_is_given_back(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    sidecar = await start_sidecar(policy=policy_document(tier={"rate_limits": [TPM]}))
+    go = asyncio.Event()
+
+    async def held(connection: Connection) -> None:
+        await go.wait()
+        await answer_well(engine.requests[-1])(connection)
+
+    async def sent() -> tuple[int, int]:
+        body = {"model": MODEL, "prompt": [1] * 8, "max_tokens": 50, "stream": True}
+        async with sidecar.request("/v1/completions", body) as answer:
+            await answer.read()
+            return answer.status, int(answer.headers["x-ratelimit-remaining-tokens"])
+
+    engine.script = held
+    asked = [asyncio.create_task(sent()) for _ in range(5)]
+    await until(lambda: sidecar.outcomes(ALICE) == {"rate_limited": 4} and engine.busy == 1)
+    assert len(engine.requests) == 1
+    go.set()
+    answers = sorted(await asyncio.gather(*asked))
+    assert answers == [(200, 100 - 58), *[(429, 100 - 58)] * 4]
+    used = USAGE["total_tokens"]
+    assert await sent() == (200, 100 - used - 58)
+    assert sidecar.outcomes(ALICE) == {"completed": 2, "rate_limited": 4}
+
+
 async def test_o6_a_limit_counts_its_endpoints_and_models_only(start_sidecar: StartSidecar) -> None:
     limits = (
         {"name": "chat", "per": "Hour", "requests": 1, "endpoints": ["chat"]},
@@ -130,11 +193,43 @@ async def test_a_prompt_above_the_limit(
         assert kept == (50 if on_exceed == "Truncate" else None)
 
 
+async def test_a_prompt_that_would_take_too_long(tmp_path: Path) -> None:
+    """By the rate that was measured; before, nothing is refused on a guess."""
+    limit = {"max_prefill_seconds": 0.001}
+    async with (
+        engine_in_process("--fake-ignore-eos") as engine,
+        sidecar_under_test(
+            tmp_path, engine, policy=policy_document(tier={"prompt_limit": limit})
+        ) as sidecar,
+    ):
+
+        async def sent(tokens: int) -> tuple[int, str | None]:
+            body = {"model": MODEL, "prompt": [1] * tokens, "max_tokens": 20}
+            async with sidecar.request("/v1/completions", body) as answer:
+                error = (await answer.json()).get("error")
+                return answer.status, error and error["code"]
+
+        scheduler, in_force = sidecar.runtime.dispatcher.scheduler, sidecar.runtime.in_force
+        assert scheduler is not None
+        assert in_force is not None
+        assert await sent(4_000) == (200, None)
+        assert await sent(16) == (413, "prompt_too_long")
+        seconds = [scheduler.pace.prefill_seconds(tokens) for tokens in (16, 4_000)]
+        between = PromptLimit(max_prefill_seconds=sum(seconds) / 2)
+        policy = in_force.bundle.policy
+        tiers = tuple(replace(tier, prompt_limit=between) for tier in policy.tiers)
+        keys = replace(in_force.bundle.keys, generation=2)
+        sidecar.runtime.apply(Bundle(replace(policy, generation=2, tiers=tiers), keys))
+        assert await sent(16) == (200, None)
+        assert await sent(4_000) == (413, "prompt_too_long")
+        sidecar.check_other = False  # what was measured may have changed with that
+
+
 async def test_an_engine_computes_no_more_than_the_truncated_prompt(tmp_path: Any) -> None:
     tier = {"prompt_limit": {"max_tokens": 50, "on_exceed": "Truncate"}}
     async with (
         engine_in_process() as engine,
-        sidecar_under_test(tmp_path, engine.url, policy=policy_document(tier=tier)) as sidecar,
+        sidecar_under_test(tmp_path, engine, policy=policy_document(tier=tier)) as sidecar,
     ):
         body = {"model": MODEL, "prompt": [[1] * 80, [2] * 80], "max_tokens": 3}
         async with sidecar.request("/v1/completions", body, tenant=BOB) as answer:
@@ -146,9 +241,7 @@ async def test_a_months_limit_survives_an_end_and_a_kill(
 ) -> None:
     policy = limited({"name": "monthly", "per": "Month", "requests": 4})
     folder = tmp_path / "state"
-    async with sidecar_under_test(
-        tmp_path, engine.url, policy=policy, state_folder=folder
-    ) as first:
+    async with sidecar_under_test(tmp_path, engine, policy=policy, state_folder=folder) as first:
         assert await remaining(first, body=CHAT) == "3"
         await until(lambda: b'"requests":1' in _content(folder))
         # What a kill would leave now: the file as it is, while the process goes on.

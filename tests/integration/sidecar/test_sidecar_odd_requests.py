@@ -1,7 +1,8 @@
 """Odd bodies and heads over a raw socket, before the fake engine: never a 500, never a hang.
 
-The sidecar runs on a loop of its own, in a thread, so that hypothesis drives it from outside. A 5xx
-is only right where nobody but us or the engine is to blame, which here nobody is.
+Each goes to a sidecar and to a router before it. They run on a loop of their own, in a thread, so
+that hypothesis drives them from outside. A 5xx is only right where nobody but us or the engine is
+to blame, which here nobody is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -21,11 +23,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fake_engine import engine_in_process
 from support.odd_json import BODIES, GENERATING, odd_bodies
+from support.router_fleet import router_before, write_secrets
 from support.sidecar import ALICE, KEYS, policy_document, sidecar_under_test
 
 pytestmark = pytest.mark.integration
 
 MODEL = "test-model"
+LIMITS = {"max_body_bytes": 100_000}
 BOUNDED = settings(
     max_examples=15,
     deadline=None,
@@ -36,7 +40,7 @@ AUTHORIZATION = f"Authorization: Bearer {KEYS[ALICE]}".encode()
 
 
 class Served:
-    """A sidecar on a loop and in a thread of its own, with the oracle at its end."""
+    """A sidecar and a router on a loop and in a thread of its own, with the oracle at its end."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self._folder = folder
@@ -46,11 +50,14 @@ class Served:
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
-        self.port = 0
+        self.ports: tuple[int, int]
+        """Of the router and the sidecar."""
 
     def __enter__(self) -> Served:
         self._thread.start()
         assert self._ready.wait(60)
+        if self._failure is not None:
+            raise self._failure
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,6 +77,7 @@ class Served:
             self._loop.close()
 
     async def _serve(self) -> None:
+        secrets = write_secrets(self._folder / "identity-keys", token_hex(32))
         policy = policy_document(
             model={"name": MODEL, "task": "Embed" if self._flags else "Generate"},
             tier={"output": {"default_tokens": 4, "max_tokens": 64}},
@@ -77,25 +85,36 @@ class Served:
         async with (
             engine_in_process(*self._flags, "--fake-time-scale", "0.01") as engine,
             sidecar_under_test(
-                self._folder, engine.url, policy=policy, max_body_bytes=100_000
+                self._folder, engine, policy=policy, pool_identity_keys=secrets, **LIMITS
             ) as sidecar,
+            router_before(self._folder, sidecar, secrets, **LIMITS) as router,
         ):
-            self.port = sidecar.sidecar.port
+            self.ports = router.port, sidecar.sidecar.port
             self._ready.set()
             await self._stop.wait()
             outcomes = sidecar.outcomes()
-            assert not {"engine_failed", "no_engine"} & set(outcomes), outcomes
+            for ended in (outcomes, router.edge.ended):
+                assert not {"engine_failed", "no_engine"} & set(ended), ended
 
-    def speak(self, data: bytes, patience_seconds: float = 20.0) -> bytes:
-        """What comes back; once nothing did for so long, the client hangs up."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
-            connection.sendall(data)
-            connection.settimeout(patience_seconds)
-            told = b""
-            with contextlib.suppress(TimeoutError, ConnectionError):
-                while piece := connection.recv(65_536):
-                    told += piece
-        return told
+    def speak(self, data: bytes, patience_seconds: float = 20.0) -> list[bytes]:
+        """What comes back from each; once nothing did for so long, the client hangs up."""
+        with contextlib.ExitStack() as stack:
+            connections = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+                for port in self.ports
+            ]
+            for connection in connections:
+                connection.sendall(data)
+            return [heard(connection, patience_seconds) for connection in connections]
+
+
+def heard(connection: socket.socket, patience_seconds: float) -> bytes:
+    connection.settimeout(patience_seconds)
+    told = b""
+    with contextlib.suppress(TimeoutError, ConnectionError):
+        while piece := connection.recv(65_536):
+            told += piece
+    return told
 
 
 @pytest.fixture(scope="module")
@@ -130,12 +149,14 @@ def test_a_body_is_served_or_refused(generating: Served, pooling: Served, path: 
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         body = json.dumps(data.draw(odd_bodies(path, MODEL))).encode()
-        told = served.speak(head(path, len(body)) + body)
-        status = status_of(told)
-        assert status in (200, 400, 404, 413), told[:500]
-        if status != 200:
-            error = json.loads(told.partition(b"\r\n\r\n")[2])["error"]
-            assert set(error) == {"message", "type", "param", "code"}
+        both = served.speak(head(path, len(body)) + body)
+        for told in both:
+            status = status_of(told)
+            assert status in (200, 400, 404, 413), told[:500]
+            if status != 200:
+                error = json.loads(told.partition(b"\r\n\r\n")[2])["error"]
+                assert set(error) == {"message", "type", "param", "code"}
+        assert len({status_of(told) for told in both}) == 1, both
 
     check()
 
@@ -182,5 +203,5 @@ def test_a_head_is_served_or_refused(
     if authorized:
         given_lines.append(AUTHORIZATION)
     data = (ends or b"\r\n").join([method + b" " + path + b" HTTP/1.1", *given_lines, b"", b""])
-    told = generating.speak(data + body, patience_seconds=0.15)
-    assert not told or status_of(told) < 500, told[:500]
+    for told in generating.speak(data + body, patience_seconds=0.1):
+        assert not told or status_of(told) < 500, told[:500]

@@ -128,7 +128,7 @@ async def test_errors_are_the_sdks_own(client: openai.AsyncOpenAI) -> None:
 async def test_embeddings(start_engine: StartEngine, tmp_path: Path) -> None:
     engine = await start_engine("--runner", "pooling")
     policy = policy_document(model={"name": MODEL, "task": "Embed"})
-    async with sidecar_under_test(tmp_path, engine.url, policy=policy) as sidecar:
+    async with sidecar_under_test(tmp_path, engine, policy=policy) as sidecar:
         url = sidecar.url + "/v1"
         async with openai.AsyncOpenAI(api_key=KEYS[ALICE], base_url=url) as client:
             answer = await client.embeddings.create(model=MODEL, input=["one", "two"])

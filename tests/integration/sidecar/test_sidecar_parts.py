@@ -48,7 +48,7 @@ async def pooling(start_engine: StartEngine, tmp_path: Path) -> AsyncIterator[Si
         "--runner", "pooling", "--fake-embedding-dimensions", "2",
         "--max-num-batched-tokens", "64", "--max-num-seqs", "8",
     )  # fmt: skip
-    async with sidecar_under_test(tmp_path, engine.url, policy=embedding_policy()) as sidecar:
+    async with sidecar_under_test(tmp_path, engine, policy=embedding_policy()) as sidecar:
         yield sidecar
 
 
@@ -97,7 +97,7 @@ async def test_singles_do_not_wait_for_another_tenants_10000_documents(
     documents = [f"text number {n:05}" for n in range(10_000)]
     body = {"model": MODEL, "input": documents}
     async with sidecar_under_test(
-        tmp_path, engine.url, policy=embedding_policy(engine=limits)
+        tmp_path, engine, policy=embedding_policy(engine=limits)
     ) as sidecar:
         scheduler = sidecar.runtime.dispatcher.scheduler
         assert scheduler is not None
@@ -144,7 +144,7 @@ def part_answer(request_body: Json, tokens: int = 5) -> Json:
 async def test_a_part_that_fails_fails_the_whole_and_only_what_was_done_is_billed(
     start_sidecar: StartSidecar, engine: FaultyEngine, failing: Any, status: int, outcome: str
 ) -> None:
-    sidecar = await start_sidecar(policy=embedding_policy(), check_other=False)
+    sidecar = await start_sidecar(policy=embedding_policy())
 
     async def script(connection: Any) -> None:
         number = len(engine.requests)
@@ -170,7 +170,7 @@ async def test_a_part_that_fails_fails_the_whole_and_only_what_was_done_is_bille
 async def test_a_client_that_leaves_ends_all_parts(
     start_sidecar: StartSidecar, engine: FaultyEngine
 ) -> None:
-    sidecar = await start_sidecar(policy=embedding_policy(), check_other=False)
+    sidecar = await start_sidecar(policy=embedding_policy())
 
     async def never(connection: Any) -> None:
         await connection.write(head(200, {"Content-Length": "10"}))
@@ -194,9 +194,7 @@ async def test_parts_that_lose_their_place_end_the_whole_once(
     if ended_by != "its own wait":
         del tier["queue"]
     policy = embedding_policy(tier=tier)
-    sidecar = await start_sidecar(
-        policy=policy, check_other=False, drain_seconds=0.1, grace_seconds=0.5
-    )
+    sidecar = await start_sidecar(policy=policy, drain_seconds=0.1, grace_seconds=0.5)
     engine.script = stall
     body = {"model": MODEL, "input": DOCUMENTS}
     first = asyncio.create_task(post(sidecar, "/v1/embeddings", body))
@@ -236,7 +234,7 @@ async def test_parts_that_fail_at_once_have_one_outcome(
     start_sidecar: StartSidecar, engine: FaultyEngine
 ) -> None:
     policy = embedding_policy(tier={"max_in_flight": 1})
-    sidecar = await start_sidecar(policy=policy, check_other=False)
+    sidecar = await start_sidecar(policy=policy)
     engine.script = stall
     asking = asyncio.create_task(
         post(sidecar, "/v1/embeddings", {"model": MODEL, "input": DOCUMENTS})
@@ -254,7 +252,7 @@ async def test_limits_take_a_list_as_one_request_or_refuse_all_of_it(
 ) -> None:
     limit = {"name": "minute", "per": "Minute", "requests": 2, "tokens": 500}
     policy = embedding_policy(tier={"rate_limits": [limit]})
-    sidecar = await start_sidecar(policy=policy, check_other=False)
+    sidecar = await start_sidecar(policy=policy)
 
     async def script(connection: Any) -> None:
         body = engine.requests[-1].json()

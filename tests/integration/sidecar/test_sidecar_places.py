@@ -42,7 +42,7 @@ async def pair(
     blocks = ("--num-gpu-blocks-override", str(BLOCKS + 1), "--max-model-len", "1500")
     async with (
         engine_in_process("--fake-ignore-eos", *blocks, *flags) as engine,
-        sidecar_under_test(folder, engine.url, policy=document) as sidecar,
+        sidecar_under_test(folder, engine, policy=document) as sidecar,
     ):
         places = sidecar.runtime.dispatcher.in_flight.places
         await until(lambda: places.in_force)

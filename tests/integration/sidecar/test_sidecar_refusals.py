@@ -97,11 +97,13 @@ async def test_o7_a_retry_after_it_succeeds(
     engine.script = slowly
     for _ in range(3):  # the rate at which its queue drains is measured
         assert await (await send(sidecar)) == 200
+    hold = engine.script = Hold(engine)
     accepted = [await send(sidecar), await send(sidecar)]
     async with sidecar.chat() as response:
         assert response.status == 429
         retry_after = int(response.headers["Retry-After"])
     assert retry_after <= 3
+    hold.go.set()
     await asyncio.sleep(retry_after)
     assert await (await send(sidecar)) == 200
     assert await asyncio.gather(*accepted) == [200, 200]
@@ -279,9 +281,7 @@ async def test_embeddings_wait_for_tokens_in_flight(
 ) -> None:
     model = {"name": "test-model", "task": "Embed"}
     limits = {"max_num_batched_tokens": 100}
-    sidecar = await start_sidecar(
-        policy=policy_document(model=model, engine=limits), check_other=False
-    )
+    sidecar = await start_sidecar(policy=policy_document(model=model, engine=limits))
     engine.script = stall
     body = {"model": "test-model", "input": [1] * 150}
     tasks = [asyncio.create_task(_embed(sidecar, body)) for _ in range(3)]

@@ -5,9 +5,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
+from typing import Any
 
 import pytest
-from support.faulty_engine import DONE, USAGE, FaultyEngine, chat_answer, chat_chunk, usage_event
+from support.faulty_engine import (
+    DONE,
+    USAGE,
+    FaultyEngine,
+    chat_answer,
+    chat_chunk,
+    typed_event,
+    usage_event,
+)
 from support.faulty_upstream import Connection, answer, event_stream, head
 from support.sidecar import ALICE, SidecarUnderTest
 
@@ -16,9 +25,26 @@ pytestmark = pytest.mark.integration
 GAP_SECONDS = 0.1
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+DELTAS = [typed_event("response.output_text.delta", delta=str(number)) for number in range(5)]
+COMPLETED = typed_event("response.completed", response={"id": "resp_1", "usage": None})
+CHUNKS = [chat_chunk(str(number)) for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt", "events"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, [*CHUNKS, DONE]),
+        ("/v1/completions", {"prompt": "x"}, [*CHUNKS, DONE]),
+        ("/v1/responses", {"input": "x"}, [*DELTAS, COMPLETED]),
+    ],
+    ids=["chat", "completions", "responses"],
+)
 async def test_o5_each_event_is_sent_on_as_it_comes(
-    sidecar: SidecarUnderTest, engine: FaultyEngine, path: str
+    sidecar: SidecarUnderTest,
+    engine: FaultyEngine,
+    path: str,
+    prompt: dict[str, Any],
+    events: list[bytes],
 ) -> None:
     sent: list[float] = []
 
@@ -26,9 +52,7 @@ async def test_o5_each_event_is_sent_on_as_it_comes(
         await asyncio.sleep(GAP_SECONDS)
         sent.append(time.monotonic())
 
-    events = [chat_chunk(str(number)) for number in range(5)]
-    engine.script = event_stream([*events, DONE], between=between)
-    prompt = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {"prompt": "x"}
+    engine.script = event_stream(events, between=between)
     late = []
     body = {"model": "test-model", "stream": True, **prompt}
     async with sidecar.request(path, body) as response:

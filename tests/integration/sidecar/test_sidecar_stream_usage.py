@@ -44,7 +44,7 @@ def strict(engine: FaultyEngine) -> Any:
 async def test_an_engine_that_refuses_to_be_asked_for_usage_is_asked_without(
     start_sidecar: StartSidecar, engine: FaultyEngine
 ) -> None:
-    sidecar = await start_sidecar(check_other=False)
+    sidecar = await start_sidecar()
     engine.script = strict(engine)
     async with sidecar.chat(stream=True) as response:
         assert response.status == 200
@@ -70,7 +70,7 @@ async def test_an_engine_that_refuses_to_be_asked_for_usage_is_asked_without(
 async def test_what_was_asked_to_be_joined_is_joined_without_usage(
     start_sidecar: StartSidecar, engine: FaultyEngine
 ) -> None:
-    sidecar = await start_sidecar(check_other=False)
+    sidecar = await start_sidecar()
     engine.script = strict(engine)
     async with sidecar.chat(max_tokens=50) as response:
         joined = await response.json()

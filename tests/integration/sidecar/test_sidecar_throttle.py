@@ -43,7 +43,7 @@ async def test_a_flood_is_throttled_and_a_neighbour_is_not(tmp_path: Path) -> No
     flags += ["--fake-time-scale", "3"]  # the flood would take it ten seconds
     async with (
         engine_in_process(*flags) as engine,
-        sidecar_under_test(tmp_path, engine.url, policy=policy()) as sidecar,
+        sidecar_under_test(tmp_path, engine, policy=policy()) as sidecar,
     ):
         dispatcher = sidecar.runtime.dispatcher
         # The engine's rate is measured while something waits for it.

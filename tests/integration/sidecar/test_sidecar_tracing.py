@@ -103,7 +103,7 @@ async def test_est_finish_skew_and_cost_stand_on_the_spans(
 ) -> None:
     fake = await start_engine()
     body = {"max_tokens": 20, "stream": True}
-    async with sidecar_under_test(tmp_path, fake.url) as sidecar:
+    async with sidecar_under_test(tmp_path, fake) as sidecar:
         pace = sidecar.runtime.dispatcher.scheduler
         assert pace is not None
         for _ in range(20):  # steps must have been measured before one can be relied on

@@ -38,7 +38,7 @@ async def test_every_end_has_its_record(tmp_path: Path, engine: FaultyEngine) ->
     path = tmp_path / "usage.jsonl"
     policy = policy_document(tier={"max_in_flight": 1, "queue": {"max_requests": 1}})
     async with sidecar_under_test(
-        tmp_path, engine.url, policy=policy, usage_records=str(path), drain_seconds=0.1
+        tmp_path, engine, policy=policy, usage_records=str(path), drain_seconds=0.1
     ) as sidecar:
         async with sidecar.chat(stream=True) as response:
             await response.read()

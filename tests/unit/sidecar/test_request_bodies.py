@@ -15,7 +15,7 @@ from tidegate_sidecar.bodies import OutputBound, engine_body, output_bound, pars
 from tidegate_sidecar.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Endpoint
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.estimate import Estimator
-from tidegate_sidecar.json_body import parse_object, splice
+from tidegate_sidecar.json_body import MAX_DEPTH, parse_object, splice
 
 from tidegate.scheduling.contracts import OutputLimits
 
@@ -284,6 +284,19 @@ def test_o11_splicing_is_setting_and_leaves_the_rest(
             assert (
                 json.dumps(value, ensure_ascii=ascii_only).encode() in spliced or indent is not None
             )
+
+
+@pytest.mark.parametrize("before", [b'{"a":', b'{"a":[0,'], ids=["objects", "both"])
+def test_json_is_nested_so_deep_and_no_deeper(before: bytes) -> None:
+    after = b"]}" if b"[" in before else b"}"
+    times = MAX_DEPTH // len(after)
+    parse_object(before * times + b"1" + after * times)
+    for inner in (b"[]", b"{}", b'[1, "[", {"b": 2}]'):
+        with pytest.raises(ApiError, match="malformed") as caught:
+            parse_object(before * times + inner + after * times)
+        assert f"deeper than {MAX_DEPTH} levels" in caught.value.message
+    shallow = b'{"a":[' + b",".join([b"[[]]"] * MAX_DEPTH) + b',"' + b"[" * 200 + b'"]}'
+    assert len(parse_object(shallow)["a"]) == MAX_DEPTH + 1
 
 
 def test_o11_odd_spelling_survives() -> None:
