@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.redis_server import server_binary
 
 from testbed.e2e_cluster import OPERATOR_USER, Cluster, Scene
 from tidegate.local_cluster.binaries import Binaries
@@ -34,7 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def local_cluster(control_plane_binaries: Binaries) -> Iterator[LocalCluster]:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of the image of examples/ that this project does not make."""
+    table = tmp_path_factory.mktemp("images") / "images.toml"
+    programs = f"programs = {{ valkey-server = ['{server_binary()}'] }}"
+    table.write_text(f"['valkey/valkey']\ncommand = ['valkey-server']\n{programs}\n")
+    return table
+
+
+@pytest.fixture(scope="session")
+def local_cluster(control_plane_binaries: Binaries, images: Path) -> Iterator[LocalCluster]:
     """A local cluster of this run's own, beside any other; gone with all its files afterwards."""
     purge_leftovers(control_plane_binaries)
     cluster = LocalCluster(
@@ -47,7 +57,8 @@ def local_cluster(control_plane_binaries: Binaries) -> Iterator[LocalCluster]:
     try:
         # As slow with volumes as a real kubelet, so that what acts in seconds was posted; GPUs for
         # the example of eight while the pods of the test before it drain.
-        cluster.start(KubeletOptions(volume_refresh_seconds=60.0, gpus=16))
+        options = KubeletOptions(volume_refresh_seconds=60.0, gpus=16, images=(str(images),))
+        cluster.start(options)
         deploy(cluster.kubectl, find_source(), lambda step: None, wait_seconds=180)
         yield cluster
     finally:

@@ -19,6 +19,11 @@ from tidegate.local_cluster.processes import spawn_detached
 START_SECONDS = 30.0
 
 
+def server_binary() -> str:
+    """Path of its program."""
+    return os.environ.get("TIDEGATE_REDIS_SERVER") or str(get_binary_path())
+
+
 class RedisServer:
     """One server on a port of its own; what it held is lost when it is killed."""
 
@@ -36,11 +41,10 @@ class RedisServer:
 
     def start(self, *arguments: str) -> None:
         """Start it (again), empty unless told to persist."""
-        binary = os.environ.get("TIDEGATE_REDIS_SERVER") or get_binary_path()
         flags = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
         if self._password is not None:
             flags += ["--requirepass", self._password]
-        command = [str(binary), *flags, "--save", "", *arguments]
+        command = [server_binary(), *flags, "--save", "", *arguments]
         _, self._process = spawn_detached(
             command, self._folder / "server.log", die_with_parent=True
         )
