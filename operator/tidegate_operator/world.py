@@ -27,7 +27,7 @@ from tidegate_operator.kinds import (
     TENANT_TIER,
     Kind,
 )
-from tidegate_operator.kube import Forbidden, Json, Kube, KubeError
+from tidegate_operator.kube import Forbidden, Json, Kube
 from tidegate_operator.pool_state import PodState, pod_state
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,8 @@ class World:
                 async with asyncio.TaskGroup() as group:
                     for kind in due:
                         group.create_task(self._list(kind, done))
-            except* KubeError as errors:
+            except ExceptionGroup as errors:
+                # Not `except*`: what is raised in it, CPython 3.11.2 (Debian 12) wraps again.
                 raise errors.exceptions[0] from None
             finally:
                 self._dirty |= due - done
