@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries
 from tidegate.local_cluster.control_plane import API_SERVER_ONLY, ControlPlane
@@ -14,6 +15,10 @@ from tidegate.local_cluster.paths import cache_directory
 for _name in ("COLUMNS", "LINES"):
     # Readline leaves its guess to the processes of a parallel run; output is as wide as without.
     os.environ.pop(_name, None)
+
+# A machine that does much else is no defect of what is tested.
+settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("loaded")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
