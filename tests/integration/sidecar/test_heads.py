@@ -54,7 +54,7 @@ async def test_what_comes_behind_a_request_in_chunks_is_not_read(kind: str, tmp_
 @both
 async def test_a_head_has_a_time_from_its_first_byte_on(kind: str, tmp_path: Path) -> None:
     """However it trickles; not who has sent nothing yet, nor who is served."""
-    async with front(kind, tmp_path, header_seconds=0.3) as it:
+    async with front(kind, tmp_path, header_seconds=1.0) as it:
         go = asyncio.Event()
 
         async def held(connection: Connection) -> None:
