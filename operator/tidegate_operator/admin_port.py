@@ -1,13 +1,20 @@
 """Requests to the admin ports of sidecars and routers: policy out, status back.
 
-One request each, in bounded time, with the pool's token; who is asked when, and what follows from
-the answer, is the link's (:mod:`tidegate_operator.sidecars`).
+In bounded time, with the pool's token; who is asked when, and what follows from the answer, is the
+link's (:mod:`tidegate_operator.sidecars`).
+
+A token that changed is known to a pod only once its kubelet has brought the file, which takes about
+a minute. Nothing that is revoked waits for that: who does not know the new one is asked with the
+one before it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import aiohttp
 
@@ -30,38 +37,54 @@ class Refused(Exception):
     """An answer that is not what was asked for."""
 
 
+Ask = Callable[[dict[str, str]], AbstractAsyncContextManager[aiohttp.ClientResponse]]
+"""Sends a request with these headers."""
+
+
 class AdminPort:
     """Asks pods over a session; raises what that raises, and :class:`Refused`."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
+        self._token = ""
+        self._token_before = ""
 
     async def put_policy(self, pod: PodState, delivery: Delivery) -> str | None:
         """Hand the policy over; why it does not take it, in its own words."""
-        async with self._session.put(
-            f"{_address(pod)}/policy",
-            data=delivery.bundle,
-            headers=_headers(delivery) | {"Content-Type": "application/json"},
-        ) as response:
-            text = await response.text()
-            return None if response.status == 200 else f"{response.status} {text[:300]}"
+        url, kind = f"{_address(pod)}/policy", {"Content-Type": "application/json"}
+        status, body = await self._answer(
+            lambda headers: self._session.put(url, data=delivery.bundle, headers=headers | kind),
+            delivery.token,
+        )
+        if status == HTTPStatus.OK:
+            return None
+        return f"{status} {body.decode(errors='replace')[:300]}"
 
     async def put_pods(self, pod: PodState, delivery: Delivery, ready: int) -> None:
         """Tell it among how many pods it divides limits."""
-        async with self._session.put(
-            f"{_address(pod)}/pods?ready={ready}", headers=_headers(delivery)
-        ) as response:
-            await response.read()
+        url = f"{_address(pod)}/pods?ready={ready}"
+        status, _ = await self._answer(
+            lambda headers: self._session.put(url, headers=headers), delivery.token
+        )
         # An earlier version does not know the question, and counts as it always did.
-        if response.status not in (200, 404):
-            raise Refused(f"PUT /pods: {response.status}")
+        if status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+            raise Refused(f"PUT /pods: {status}")
 
     async def status(self, pod: PodState, delivery: Delivery) -> tuple[int, bytes]:
         """The code and body of its answer."""
-        async with self._session.get(
-            f"{_address(pod)}/status", headers=_headers(delivery)
-        ) as response:
-            return response.status, await response.read()
+        url = f"{_address(pod)}/status"
+        return await self._answer(
+            lambda headers: self._session.get(url, headers=headers), delivery.token
+        )
+
+    async def _answer(self, ask: Ask, token: str) -> tuple[int, bytes]:
+        """The code and body of the answer to a request."""
+        if token != self._token:
+            self._token_before, self._token = self._token, token
+        answered = await _answered(ask, token)
+        if answered[0] == HTTPStatus.UNAUTHORIZED and self._token_before:
+            answered = await _answered(ask, self._token_before)
+        return answered
 
 
 def version_in(body: bytes) -> int:
@@ -79,5 +102,6 @@ def _address(pod: PodState) -> str:
     return f"http://[{host}]:{ADMIN_PORT}" if ":" in host else f"http://{host}:{ADMIN_PORT}"
 
 
-def _headers(delivery: Delivery) -> dict[str, str]:
-    return {"Authorization": f"Bearer {delivery.token}"}
+async def _answered(ask: Ask, token: str) -> tuple[int, bytes]:
+    async with ask({"Authorization": f"Bearer {token}"}) as response:
+        return response.status, await response.read()

@@ -79,6 +79,7 @@ class PoolRuntime:
             self.autoscaler.sizes,
             self.link.in_force,
             lambda delivery: self.update(pods(), routers(), delivery),
+            identity_keys=self.state.identity_keys if self.state else None,
         )
 
     def update(

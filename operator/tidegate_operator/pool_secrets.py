@@ -44,13 +44,25 @@ async def admin_token(run: PoolChildren, known: Mapping[str, Json]) -> str | Non
     return await _made_once(run, known, name, ADMIN_TOKEN_FILE, admin_token_secret, new_token)
 
 
-async def pod_keys(run: PoolChildren, known: Mapping[str, Json]) -> None:
-    """Those that are between the pods: of the cache salts, and of the routers."""
+async def pod_keys(
+    run: PoolChildren, known: Mapping[str, Json], identity_keys: str | None
+) -> str | None:
+    """Those that are between the pods: of the cache salts, and of the routers, which are returned;
+    None where they were refused.
+
+    ``identity_keys`` are the routers' as last seen: where somebody took them away they come back,
+    since pods that read new ones at different times refuse what others signed.
+    """
     pool = run.pool.metadata.name
     salt, identity = names.cache_salt_secret(pool), names.identity_secret(pool)
     await _made_once(run, known, salt, CACHE_SALT_KEY_FILE, cache_salt_key_secret, new_token)
-    await _made_once(
-        run, known, identity, IDENTITY_KEYS_FILE, identity_keys_secret, new_identity_keys
+    return await _made_once(
+        run,
+        known,
+        identity,
+        IDENTITY_KEYS_FILE,
+        identity_keys_secret,
+        lambda: identity_keys or new_identity_keys(),
     )
 
 

@@ -19,7 +19,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tidegate.scheduling.contracts import FALLBACK_GROUP, Policy
 from tidegate_operator import names
@@ -74,6 +74,17 @@ from tidegate_operator.shards import read
 from tidegate_operator.world import Key, World
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the first part of a reconcile found and left."""
+
+    compiled: CompiledPool
+    service: Json | KubeError | None
+    """The pool's as it was, or why it is not known."""
+    delivery: Delivery | None
+    identity_keys: str | None
 
 
 class Reconciler:
@@ -138,6 +149,7 @@ class Reconciler:
             None,
             compiled,
             delivery=delivery,
+            identity_keys=heard.identity_keys,
             faults=(*compiled.faults, *run.faults),
             findings=compiled.findings,
         )
@@ -148,9 +160,7 @@ class Reconciler:
         found = await self._kube.list(SECRET, pool.metadata.namespace, selector)
         return {secret["metadata"]["name"]: secret for secret in found}
 
-    async def _told(
-        self, run: PoolChildren, pool: ServingPool, heard: Heard
-    ) -> tuple[CompiledPool, Json | KubeError | None, Delivery | None]:
+    async def _told(self, run: PoolChildren, pool: ServingPool, heard: Heard) -> _Told:
         """The policy written and told, with what else pods need to start; the pool's Service as it
         is tells how clients come."""
         secrets, service = await asyncio.gather(self._secrets(pool), self._service(run))
@@ -169,25 +179,34 @@ class Reconciler:
             version=version_to_write(heard.reads_policy, previous),
             routed=routed,
         )
-        delivery = None
+        delivery, keys = None, heard.identity_keys
         if compiled.policy is not None:
-            await pod_keys(run, secrets)
+            keys = await pod_keys(run, secrets, keys) or keys
             token = await admin_token(run, secrets)
             delivery = await write_policy(run, compiled, shards, token)
         if delivery is not None:
             heard.deliver(delivery)
-        return compiled, service, delivery
+        return _Told(compiled, service, delivery, keys)
 
     async def _apply(
         self, key: Key, generation: int, pool: ServingPool, spec: Json, heard: Heard
     ) -> PoolState:
         run = PoolChildren(self._kube, self._metrics, pool)
-        compiled, service, delivery = await self._told(run, pool, heard)
+        told = await self._told(run, pool, heard)
+        compiled, service = told.compiled, told.service
         live = await self._stateful_sets(pool)
         image = self._sidecar_image(pool, live)
         groups, gone = self._groups(key, pool, live, heard)
         state = PoolState(
-            key, generation, pool, compiled, groups, live, delivery=delivery, sidecar_image=image
+            key,
+            generation,
+            pool,
+            compiled,
+            groups,
+            live,
+            delivery=told.delivery,
+            identity_keys=told.identity_keys,
+            sidecar_image=image,
         )
         if compiled.policy is not None:
             route = Route(pool.spec.router is not None, waits_for="the pool's Service to be read")

@@ -31,6 +31,8 @@ class Heard:
     """Generation of the policy that all ready sidecars run; unset: not known."""
     deliver: Callable[[Delivery], None] = lambda _: None
     """Takes what the sidecars are to be told."""
+    identity_keys: str | None = field(default=None, repr=False)
+    """With which the pool's routers sign, as last seen; unset: not seen yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class PoolState:
     """How clients come to it."""
     router: LiveRouter | None = None
     delivery: Delivery | None = None
+    identity_keys: str | None = field(default=None, repr=False)
+    """With which its routers sign; unset: not known."""
     sidecar_image: str = ""
     outdated: bool = False
     """Its pods are as an earlier version of the operator rendered them."""

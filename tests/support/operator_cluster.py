@@ -75,6 +75,8 @@ class FakeSidecar:
         self.generations: list[int] = []
         """Of every policy that was taken, in order."""
         self.tokens: set[str] = set()
+        self.knows: str | None = None
+        """The only token that it takes; unset: any."""
         self.refuse = False
         self.reads_policy = POLICY_VERSION
         self.started_at = time.time() - 3600
@@ -84,7 +86,7 @@ class FakeSidecar:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=64 << 20)
+        app = web.Application(client_max_size=64 << 20, middlewares=[self._guard])
         app.router.add_put("/policy", self._policy)
         app.router.add_get("/status", self._status)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -96,12 +98,20 @@ class FakeSidecar:
             await self._runner.cleanup()
             self._runner = None
 
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        token = request.headers["Authorization"].removeprefix("Bearer ")
+        if self.knows not in (None, token):
+            return web.json_response({"error": "a valid bearer token is needed"}, status=401)
+        self.tokens.add(token)
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
     @property
     def generation(self) -> int:
         return self.bundle.policy.generation if self.bundle else 0
 
     async def _policy(self, request: web.Request) -> web.Response:
-        self.tokens.add(request.headers["Authorization"].removeprefix("Bearer "))
         bundle = loads(Bundle, await request.read())
         if self.refuse:
             return web.json_response({"error": "tiers: told to refuse"}, status=422)

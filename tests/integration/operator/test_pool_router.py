@@ -1,8 +1,11 @@
-"""A pool's router on a real API server: its children, the steps there and back, and its keys."""
+"""A pool's router on a real API server: its children, the steps there and back, and its keys; what
+a hand did to any of them is undone."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -162,3 +165,133 @@ async def test_a_router_comes_and_goes(
 async def router_replicas(cluster: OperatorCluster, namespace: str, wanted: int) -> bool:
     deployment = await cluster.get("Deployment", "chat-router", namespace)
     return bool(deployment and deployment["status"].get("replicas") == wanted)
+
+
+FOREVER_SECONDS = 3600.0
+READ_SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+EDITS: dict[tuple[str, str], list[Json]] = {
+    ("Role", "chat-router"): [{"op": "add", "path": "/rules/-", "value": READ_SECRETS}],
+    ("RoleBinding", "chat-router"): [
+        {
+            "op": "add",
+            "path": "/subjects/-",
+            "value": {"kind": "Group", "name": "all", "apiGroup": "rbac.authorization.k8s.io"},
+        }
+    ],
+    ("ServiceAccount", "chat-router"): [
+        {"op": "replace", "path": "/automountServiceAccountToken", "value": True}
+    ],
+    ("PodDisruptionBudget", "chat-router"): [
+        {"op": "replace", "path": "/spec/maxUnavailable", "value": "100%"}
+    ],
+    ("NetworkPolicy", "chat-router"): [{"op": "add", "path": "/spec/ingress/-", "value": {}}],
+    ("Deployment", "chat-router"): [
+        {"op": "replace", "path": "/spec/replicas", "value": 0},
+        {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "evil:1"},
+    ],
+    ("Secret", "chat-cache-salt"): [{"op": "remove", "path": "/metadata/labels/tidegate.io~1pool"}],
+    ("Secret", "chat-identity"): [{"op": "remove", "path": "/data/keys"}],
+    ("Secret", "chat-admin"): [{"op": "replace", "path": "/data/token", "value": ""}],
+}
+DRAWN_ANEW = ("chat-admin", "chat-cache-salt")
+"""Where they were deleted; the routers' keys come back, since pods that read new ones at different
+times would refuse what others sign."""
+
+
+class Hand:
+    """Somebody with kubectl in the pool's namespace."""
+
+    def __init__(self, cluster: OperatorCluster, namespace: str) -> None:
+        self._cluster, self._namespace = cluster, namespace
+
+    async def does(self, *arguments: str) -> None:
+        kubectl = self._cluster.plane.kubectl
+        done = await asyncio.to_thread(kubectl, *arguments, "-n", self._namespace)
+        assert done.returncode == 0, done.stderr
+
+    async def sees(self, kind: str, name: str, *, by_lot: bool = True) -> Json | None:
+        """What the operator has to say in the object; without ``by_lot`` of what it drew only that
+        it is there."""
+        found = await self._cluster.get(kind, name, self._namespace)
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            return None
+        parts = ("spec", "rules", "roleRef", "subjects", "automountServiceAccountToken")
+        told = {part: found.get(part) for part in parts}
+        for file, value in (found.get("data") or {}).items():
+            told[file] = value if by_lot else bool(value)
+        return told | {field: found["metadata"][field] for field in ("labels", "ownerReferences")}
+
+
+async def test_what_a_hand_changed_or_deleted_of_a_router_is_as_it_was(
+    cluster: OperatorCluster, namespace: str
+) -> None:
+    """At once, by the events of each: no resync comes while the test lasts."""
+    tiers = [{"name": "handled"}]
+    await cluster.apply(
+        tier("handled"),
+        tenant("a", "handled", namespace=namespace),
+        pool(namespace=namespace, tiers=tiers, router={"replicas": 1}),
+    )
+    hand = Hand(cluster, namespace)
+    async with cluster.operator(resync_seconds=FOREVER_SECONDS), cluster.pods(namespace) as pods:
+        seen = Seen(cluster, namespace, pods)
+        await seen.becomes("Ready", "True", "Ready")
+        await seen.becomes("Routed", "True", "Routed")
+        assert set(CHILDREN) == {kind for kind, _ in EDITS} - {"Secret"}
+        for (kind, name), edit in EDITS.items():
+            # What follows from the child before would bring this one to be looked at.
+            await cluster.quiet(0.5)
+            drawn_anew = name in DRAWN_ANEW
+            by_lot = name != "chat-admin"
+            wanted = await hand.sees(kind, name, by_lot=by_lot)
+            assert wanted is not None
+            await hand.does("patch", kind, name, "--type=json", f"--patch={json.dumps(edit)}")
+            await eventually(
+                lambda: is_equal(hand.sees(kind, name, by_lot=by_lot), wanted),  # noqa: B023
+                f"{kind} {name} is as it was before {edit}",
+            )
+            wanted = await hand.sees(kind, name, by_lot=not drawn_anew)
+            await hand.does("delete", kind, name)
+            await eventually(
+                lambda: is_equal(hand.sees(kind, name, by_lot=not drawn_anew), wanted),  # noqa: B023
+                f"{kind} {name} is there again",
+            )
+        await seen.becomes("Ready", "True", "Ready")
+        await seen.becomes("Routed", "True", "Routed")
+
+
+async def test_pods_that_know_only_the_admin_token_of_before_are_told_what_is_revoked(
+    cluster: OperatorCluster, namespace: str
+) -> None:
+    """As all of them do for the minute that a kubelet takes."""
+    await cluster.apply(
+        tier("handled"),
+        tenant("a", "handled", namespace=namespace),
+        pool(namespace=namespace, tiers=[{"name": "handled"}], router={"replicas": 1}),
+    )
+    async with cluster.operator(), cluster.pods(namespace) as pods:
+        seen = Seen(cluster, namespace, pods)
+        await seen.becomes("Ready", "True", "Ready")
+        await seen.becomes("Routed", "True", "Routed")
+
+        async def token() -> str | None:
+            found = await cluster.get("Secret", "chat-admin", namespace)
+            return decoded(found)["token"] if found else None
+
+        def holding(keys: int) -> bool:
+            bundles = [sidecar.bundle for sidecar in pods.sidecars.values()]
+            return all(bundle and len(bundle.keys.keys) == keys for bundle in bundles)
+
+        await eventually(lambda: holding(1), "the tenant's key in all pods")
+        old = await token()
+        for sidecar in pods.sidecars.values():
+            sidecar.knows = old
+        await Hand(cluster, namespace).does("delete", "secret", "chat-admin")
+        new = await eventually(token, "another token")
+        assert new != old
+        await cluster.apply(tenant("a", "handled", namespace=namespace, apiKeys=[]))
+        await eventually(lambda: holding(0), "the revocation in all pods")
+        for sidecar in pods.sidecars.values():
+            sidecar.knows = new
+        await cluster.apply(tenant("a", "handled", namespace=namespace))
+        await eventually(lambda: holding(1), "the key again")

@@ -12,6 +12,7 @@ from tidegate_operator.kinds import (
     NETWORK_POLICY,
     POD_DISRUPTION_BUDGET,
     ROLE,
+    SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
     SERVING_POOL,
@@ -151,6 +152,25 @@ async def test_nothing_is_left_of_a_router_whose_pods_were_refused() -> None:
     assert of_router(server)
     await reconciled(server)
     assert of_router(server) == set()
+
+
+async def test_keys_of_routers_that_were_taken_away_come_back() -> None:
+    """With new ones, whoever reads them first would refuse what the others sign."""
+    server = served()
+    name = (SECRET, "acme", "chat-identity")
+    first = await reconciled(server, router={})
+    keys = server.objects[name]["data"]
+    heard = Heard(identity_keys=first.identity_keys)
+    del server.objects[name]
+    again = await reconciled(server, heard, router={})
+    assert server.objects[name]["data"] == keys
+    assert again.identity_keys == first.identity_keys
+    server.objects[name]["data"] = {"keys": ""}
+    await reconciled(server, heard, router={})
+    assert server.objects[name]["data"] == keys
+    del server.objects[name]
+    await reconciled(server, router={})
+    assert server.objects[name]["data"] != keys, "an operator that has seen none draws them anew"
 
 
 async def test_nothing_is_left_of_a_group_whose_pods_were_refused() -> None:

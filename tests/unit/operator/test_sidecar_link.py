@@ -48,6 +48,8 @@ class Sidecars:
         self.waiting = 0
         self.reads_policy: dict[str, int] = {}
         """By address; others have no policy yet and say nothing of versions."""
+        self.tokens: dict[str, str] = {}
+        """That each asks for, by address; others take any."""
         self.told = 0
         """How often the link said that its sidecars read another version."""
 
@@ -66,9 +68,16 @@ class Sidecars:
                 raise RuntimeError("what nobody thought of")
         return address
 
+    def _knows(self, address: str, headers: Any) -> bool:
+        wanted = self.tokens.get(address)
+        return wanted is None or headers["Authorization"] == f"Bearer {wanted}"
+
     @contextlib.asynccontextmanager
     async def put(self, url: str, headers: Any, data: bytes = b"") -> AsyncIterator[Answer]:
         address = await self._reach(url)
+        if not self._knows(address, headers):
+            yield Answer(401, "a valid bearer token is needed")
+            return
         if "/pods?" in url:
             if self.mode.get(address) != "earlier version":
                 self.pods.setdefault(address, []).append(int(url.rpartition("=")[2]))
@@ -84,6 +93,9 @@ class Sidecars:
     @contextlib.asynccontextmanager
     async def get(self, url: str, headers: Any) -> AsyncIterator[Answer]:
         address = await self._reach(url)
+        if not self._knows(address, headers):
+            yield Answer(401, "a valid bearer token is needed")
+            return
         if self.mode.get(address) == "reads nothing":
             known = self.reads_policy.get(address)
             yield Answer(503, "{}" if known is None else f'{{"reads_policy": {known}}}')
@@ -308,3 +320,28 @@ async def test_who_does_not_reach_the_shared_state_is_named() -> None:
         )
         session.shared_state = SharedStateStatus(True, 2.0)
         await becomes(lambda: cut_off(link.told) == (), "it is back")
+
+
+async def test_one_that_knows_only_the_token_of_before_is_told_and_read() -> None:
+    """Its kubelet takes a minute to bring the new one; a revocation does not wait for it."""
+    session, addresses = Sidecars(), ("10.0.0.1", "10.0.0.2")
+    session.tokens = dict.fromkeys(addresses, "old")
+    pods = [pod(address) for address in addresses]
+    async with running(session, scrape_seconds=0.05) as link:
+        for generation, token in enumerate(("old", "new", "new"), 1):
+            link.update(pods, Delivery(generation, str(generation).encode(), token))
+            await becomes(
+                lambda: link.in_force == generation,  # noqa: B023
+                f"generation {generation} in all",
+            )
+            now = time.monotonic()
+            await becomes(
+                lambda: all(
+                    s.readings and s.readings[-1].at_seconds > now and s.failures == 0  # noqa: B023
+                    for s in link.sidecars.values()
+                ),
+                "all are read",
+            )
+            session.tokens["10.0.0.1"] = token
+        session.tokens["10.0.0.2"] = "a stranger's"
+        await becomes(lambda: any(s.failures for s in link.sidecars.values()), "no other is taken")
