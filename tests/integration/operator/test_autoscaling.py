@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from support.custom_resources import pool, tenant, tier
 from support.operator_cluster import OperatorCluster, Pods, eventually
 from tidegate_operator.slo import rule_groups
@@ -34,6 +38,47 @@ def waiting(pods: Pods, name: str, queued: int) -> None:
     """What the sidecars say from now on: so many of the tier wait, and none is dispatched."""
     for sidecar in pods.sidecars.values():
         sidecar.tiers = (TierStatus(name, queued=queued),)
+
+
+DATA = {
+    "whole": ("0", 0.0),
+    "not-a-number": ("NaN", 0.0),
+    "an-hour-old": ("0", 3600.0),
+}
+"""Of each path of the played Prometheus: the value of every series, and its age in seconds."""
+HELD = {
+    "nothing": "Prometheus has no series for TimeToFirstToken",
+    "not-a-number": "Prometheus has no number for TimeToFirstToken",
+    "an-hour-old": "is too old",
+}
+"""What is said of what that path has."""
+
+
+@contextlib.asynccontextmanager
+async def played_prometheus(tier_name: str) -> AsyncIterator[str]:
+    """Its address; what follows in the path says what it has of the promise, and no alert fires."""
+    labels = {"tier": tier_name, "objective": "TimeToFirstToken"}
+
+    async def answer(request: web.Request) -> web.Response:
+        asked, data = request.query["query"], request.match_info["data"]
+        samples = []
+        if data in DATA and not asked.startswith("ALERTS"):
+            value, age_seconds = DATA[data]
+            if asked.startswith("timestamp("):
+                value = str(time.time() - age_seconds)
+            samples.append({"metric": labels, "value": [time.time(), value]})
+        found = {"resultType": "vector", "result": samples}
+        return web.json_response({"status": "success", "data": found})
+
+    app = web.Application()
+    app.router.add_get("/{data}/api/v1/query", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 async def test_waits_bring_pods_bounds_take_them_and_missing_data_hold_them(
@@ -82,18 +127,22 @@ async def test_waits_bring_pods_bounds_take_them_and_missing_data_hold_them(
                 return counts == [2, 2]
 
             await eventually(both, "both pods to serve")
-        async with cluster.operator():
-            await apply(3, observability={"prometheus": "http://127.0.0.1:9"})
+        async with cluster.operator(), played_prometheus(name) as address:
 
-            async def held() -> bool:
+            async def held(why: str) -> bool:
                 found = await cluster.condition("ServingPool", "chat", namespace, "Autoscaling")
-                return bool(found and found[0] == "False" and "does not answer" in found[2])
+                return bool(found and found[:2] == ("False", "ScalingHeld") and why in found[2])
 
-            await eventually(held, "a condition that Prometheus does not answer")
-            assert await replicas(cluster, namespace) == 2
-            obj = await cluster.get("ServingPool", "chat", namespace)
-            assert obj is not None
-            assert obj["status"]["scaling"]["history"] == [step]
+            said = {f"{address}/{data}": why for data, why in HELD.items()}
+            for asked, why in {"http://127.0.0.1:9": "does not answer", **said}.items():
+                await apply(3, observability={"prometheus": asked})
+                await eventually(lambda: held(why), f"a condition that says: {why}")  # noqa: B023
+                assert await replicas(cluster, namespace) == 2
+                obj = await cluster.get("ServingPool", "chat", namespace)
+                assert obj is not None
+                assert obj["status"]["scaling"]["history"] == [step]
+            await apply(3, observability={"prometheus": f"{address}/whole"})
+            await condition("True", "ScalingActive")
             await apply(1)
             await becomes(cluster, namespace, 1)
             await condition("True", "ScalingActive")
