@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,6 +63,21 @@ class Cluster:
     def pods(self, namespace: str, selector: str) -> list[dict[str, Any]]:
         return self.get("pods", "-n", namespace, "-l", selector)["items"]
 
+    def tidegate(self, *arguments: str) -> str:
+        """What a command of `tidegate` prints of this cluster, on a terminal wide enough for it."""
+        program = [sys.executable, "-c", "from tidegate.cli.main import main; main()"]
+        kubeconfig = next(a for a in self.kubectl_command if a.startswith("--kubeconfig="))
+        done = subprocess.run(
+            [*program, *arguments, kubeconfig],
+            env=os.environ | {"COLUMNS": "250"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"tidegate {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
     def engine_log(self, namespace: str, pod: str) -> list[dict[str, Any]]:
         """The engine's request log: the pools of these tests write it to standard output."""
         said = self.kubectl("logs", pod, "-n", namespace, "-c", "engine")
@@ -93,16 +110,7 @@ class Scene:
     model = "test-model"
 
     def objects(self) -> list[dict[str, Any]]:
-        api, label = "tidegate.io/v1alpha1", {NAMESPACE_LABEL: self.namespace}
-        tiers = [
-            {
-                "apiVersion": api,
-                "kind": "TenantTier",
-                "metadata": {"name": f"{self.namespace}-{name}"},
-                "spec": {"allowedNamespaces": {"matchLabels": label}, **spec},
-            }
-            for name, spec in self.tiers.items()
-        ]
+        tiers = (self.tier(name) for name in self.tiers)
         return [*tiers, *(self.tenant(name) for name in self.tenants), self.pool()]
 
     def namespace_object(self) -> dict[str, Any]:
@@ -114,6 +122,15 @@ class Scene:
             "apiVersion": "v1",
             "kind": "Namespace",
             "metadata": {"name": self.namespace, "labels": labels},
+        }
+
+    def tier(self, name: str) -> dict[str, Any]:
+        label = {NAMESPACE_LABEL: self.namespace}
+        return {
+            "apiVersion": "tidegate.io/v1alpha1",
+            "kind": "TenantTier",
+            "metadata": {"name": f"{self.namespace}-{name}"},
+            "spec": {"allowedNamespaces": {"matchLabels": label}, **self.tiers[name]},
         }
 
     def tenant(self, name: str, **changes: Any) -> dict[str, Any]:
@@ -184,11 +201,16 @@ class Scene:
 
     def change(self, **spec: Any) -> None:
         """The pool's spec (None: without that field), until all sidecars have it in force."""
-        before = self.cluster.until("policy in force", self.policy_generation, 25)
         merged = self.pool_spec | spec
         self.pool_spec = {field: value for field, value in merged.items() if value is not None}
-        self.cluster.apply(self.pool())
-        self.cluster.until(f"{spec} in force", lambda: self.policy_generation() > before, 25)
+        self.put_in_force(self.pool())
+
+    def put_in_force(self, obj: dict[str, Any]) -> None:
+        """Apply what changes the pool's policy, until all sidecars have it in force."""
+        before = self.cluster.until("policy in force", self.policy_generation, 25)
+        self.cluster.apply(obj)
+        name = f"{obj['kind']} {obj['metadata']['name']} in force"
+        self.cluster.until(name, lambda: self.policy_generation() > before, 25)
 
     def down(self, *, wait: bool = True) -> None:
         """``wait`` False: its pods drain while the next test runs."""
@@ -212,6 +234,17 @@ class Scene:
         """Of every engine pod, in the order of their times."""
         logs = [self.cluster.engine_log(self.namespace, p["metadata"]["name"]) for p in self.pods()]
         return sorted((event for log in logs for event in log), key=lambda event: event["time"])
+
+    def evict(self, pod: str) -> str:
+        """Ask for its eviction; what the API server objects, empty: it goes."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": self.namespace},
+        }
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction"
+        done = self.cluster.try_kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+        return "" if done.returncode == 0 else done.stderr
 
     def container_restarts(self) -> dict[str, int]:
         """Restarts of every container, by pod uid and container."""

@@ -4,8 +4,6 @@ counts of rate limits among pods, and the spans of requests with a collector."""
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,22 +195,10 @@ async def pods_count_in_one_server(
 
 def it_is_explained(scene: Scene, request: str) -> None:
     """Which limit refused the request, and how full its tenant's is, from all over the cluster."""
-
-    def explained(what: str) -> str:
-        command = [sys.executable, "-c", "from tidegate.cli.main import main; main()"]
-        kubeconfig = next(a for a in scene.cluster.kubectl_command if "--kubeconfig=" in a)
-        done = subprocess.run(
-            [*command, "explain", what, kubeconfig],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "rate_limited by limit calls, told to retry after" in explained(request)
-    told = explained(f"{scene.namespace}/together")
+    assert "rate_limited by limit calls, told to retry after" in scene.cluster.tidegate(
+        "explain", request
+    )
+    told = scene.cluster.tidegate("explain", f"{scene.namespace}/together")
     assert f"limit calls (per Hour): {LIMIT} of {LIMIT} requests" in told
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
@@ -17,10 +20,17 @@ class Sent:
     request_id: str | None = None
     status: int | None = None
     code: str | None = None
+    retry_after_seconds: int | None = None
     complete: bool = False
     """The whole answer came, its end marker included."""
     ended_at: float = 0.0
     error: str | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Neither answered in full nor refused before any work was done."""
+        refused = self.status == 503 and self.code in ("draining", "no_engine")
+        return not self.complete and not refused
 
 
 class TenantClient:
@@ -51,18 +61,15 @@ class TenantClient:
     ) -> Sent:
         """Send one request and read its answer to the end; faults are recorded, not raised."""
         assert self._session is not None
-        body = {
-            "model": self.model,
-            "prompt": [self._random.randrange(1000, 30000) for _ in range(prompt_tokens)],
-            "max_tokens": output_tokens,
-            "stream": stream,
-        }
+        body = self._body(prompt_tokens, output_tokens, stream)
         sent = Sent(sent_at=time.time())
         self.requests.append(sent)
         try:
             async with self._session.post(self.url, json=body) as answer:
                 sent.status = answer.status
                 sent.request_id = answer.headers.get("x-request-id")
+                if (seconds := answer.headers.get("Retry-After")) is not None:
+                    sent.retry_after_seconds = int(seconds)
                 content = await answer.read()
                 if answer.status != 200:
                     sent.code = (await answer.json())["error"]["code"]
@@ -75,6 +82,27 @@ class TenantClient:
         finally:
             sent.ended_at = time.time()
         return sent
+
+    @asynccontextmanager
+    async def streaming(
+        self, prompt_tokens: int, output_tokens: int | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A stream of which the first bytes have come; broken off when the context ends. Without
+        ``output_tokens`` the request names no number."""
+        assert self._session is not None
+        body = self._body(prompt_tokens, output_tokens, stream=True)
+        async with self._session.post(self.url, json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            await answer.content.readany()
+            yield answer
+
+    def _body(self, prompt_tokens: int, output_tokens: int | None, stream: bool) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": [self._random.randrange(1000, 30000) for _ in range(prompt_tokens)],
+            "stream": stream,
+        }
+        return body if output_tokens is None else body | {"max_tokens": output_tokens}
 
     async def keep_sending(
         self, until: float, prompt_tokens: int, output_tokens: int, *, stream: bool = False
