@@ -16,13 +16,13 @@ Not found is an answer, not an error, for reads and deletes.
 
 from __future__ import annotations
 
-import json
 import logging
 from types import TracebackType
 from typing import Any, Self, cast
 
 import aiohttp
 import kopf
+import orjson
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.dynamic.client import DynamicClient
@@ -294,7 +294,7 @@ class Kube:
                 _request_timeout=timeout_seconds,
                 **parameters,
             )
-            return cast(Json, json.loads(await response.read()))
+            return cast(Json, orjson.loads(await response.read()))
         except ApiException as error:
             raise _translated(error, f"{method} {path}") from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -306,7 +306,7 @@ def _translated(error: Any, request: str) -> KubeError:
     """The error class for an HTTP answer of the API server."""
     status = int(error.status or 0)
     try:
-        message = json.loads(error.body)["message"]
+        message = orjson.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):
         message = str(error.reason or "no message")
     text = f"{request}: {status} {message}"
