@@ -128,9 +128,8 @@ def _knows(pod: SidecarUnderTest, signer: IdentityKeys) -> bool:
 async def test_a_pod_that_is_gone_costs_nobody_an_answer(fleet: Fleet) -> None:
     await fleet.add_pod()
     await fleet.tell(0, 1)
-    gone = fleet.pods[0][1]
-    await gone.sidecar.stop()
-    gone.check_other = False
+    await fleet.pods[0][1].sidecar.stop()
+    fleet.pods[0][1].check_other = False
     models = [fleet.models() for _ in range(6)]
     statuses = await asyncio.gather(*(fleet.answered() for _ in range(12)), *models)
     assert statuses == [200] * 12 + [["test-model"]] * 6
