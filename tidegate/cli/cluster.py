@@ -33,7 +33,7 @@ from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.deploy import Kubectl, deploy, find_source
 from tidegate.local_cluster.errors import LocalClusterError
 from tidegate.local_cluster.kubelet.images import load as load_images
-from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory, cluster_directory
 from tidegate.local_cluster.preflight import missing_for_cluster
 from tidegate.local_cluster.status import cluster_status, not_ready
 
@@ -76,7 +76,7 @@ def up(
         if not bare:
             _check_parts()
             find_source()
-        cluster = LocalCluster(name, _binaries(), cache_directory())
+        cluster = LocalCluster(name, _binaries(name), cache_directory())
         with cluster.locked(), _removed_when_interrupted(cluster):
             if cluster.running and options is None:
                 _console.print(f"cluster {name!r} is up already")
@@ -214,10 +214,10 @@ def _check_parts() -> None:
         )
 
 
-def _binaries() -> Binaries:
+def _binaries(name: str) -> Binaries:
     """The control plane's programs, with all that is missing said at once and a bar while built."""
     cache = cache_directory()
-    found = find_binaries(cache)
+    found = find_binaries(cache, cluster_directory(name, cache))
     if missing := missing_for_cluster(cache, must_build=found is None):
         raise CommandError("this machine lacks:\n" + "\n".join(f"  - {item}" for item in missing))
     if found is not None:

@@ -21,16 +21,23 @@ Kubeconfig = Annotated[
 ]
 
 
+def kubectl_of(name: str, kubeconfig: Path | None) -> Kubectl:
+    """kubectl with this kubeconfig, else with the local cluster of that name."""
+    with told():
+        if kubeconfig is None:
+            cluster = existing_cluster(name)
+            return Kubectl(find_kubectl(cluster.binaries.directory), cluster.kubeconfig)
+        built = find_binaries(cache_directory())
+        return Kubectl(find_kubectl(*([built.directory] if built else [])), kubeconfig)
+
+
 class ClusterObjects:
     """A way to read objects; finding the cluster, and kubectl, is done once."""
 
     def __init__(self, name: str, kubeconfig: Path | None) -> None:
         """Of this kubeconfig, else of the local cluster of that name."""
         self._local = name if kubeconfig is None else None
-        with told():
-            found = kubeconfig or existing_cluster(name).kubeconfig
-            own = find_binaries(cache_directory())
-        self._kubectl = Kubectl(find_kubectl(*([own.directory] if own else [])), found)
+        self._kubectl = kubectl_of(name, kubeconfig)
 
     def read(self, *resources: str) -> list[Json]:
         """All objects of these resources in all namespaces; CommandError where they can't be."""

@@ -8,18 +8,18 @@ from typing import Annotated
 
 import typer
 
+from tidegate.cli.cluster_objects import kubectl_of
 from tidegate.cli.errors import CommandError
 from tidegate.cli.existing_cluster import Name, existing_cluster, told
 from tidegate.cli.load import INTERRUPTED, check_writable, measure
-from tidegate.cli.pool_mode import PoolMode, find_kubectl
+from tidegate.cli.pool_mode import PoolMode
 from tidegate.load import LoadError
 from tidegate.load.demo import A, B, DemoInterruptedError, DemoPhase, DemoSizes, run_demo
 from tidegate.load.demo_output import demo_table, write_chart
 from tidegate.load.event_loop import run_fast
 from tidegate.load.http_client import checked_endpoint
 from tidegate.load.tables import notes, output_console
-from tidegate.local_cluster.binaries import find_binaries
-from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER
 from tidegate.local_cluster.status import cluster_status
 
 
@@ -93,7 +93,8 @@ def _target(
     if endpoint is None or kubeconfig is None:
         return _local_target(name, namespace, pool)
     try:
-        return _Target(checked_endpoint(endpoint), kubeconfig, find_kubectl(_own_programs()))
+        program = kubectl_of(name, kubeconfig).program
+        return _Target(checked_endpoint(endpoint), kubeconfig, program)
     except LoadError as error:
         raise CommandError(str(error), exit_code=2) from None
 
@@ -107,15 +108,9 @@ def _local_target(name: str, namespace: str, pool: str) -> _Target:
             return _Target(
                 endpoint=f"http://{service['address']}",
                 kubeconfig=Path(found["kubeconfig"]),
-                kubectl=find_kubectl(_own_programs()),
+                kubectl=kubectl_of(name, None).program,
             )
     raise CommandError(
         f"cluster {name!r} ({found['state']}) has no Service of pool {namespace}/{pool}: see "
         "`tidegate status`"
     )
-
-
-def _own_programs() -> Path:
-    """Folder of the local cluster's programs, kubectl among them."""
-    binaries = find_binaries(cache_directory())
-    return binaries.directory if binaries is not None else cache_directory() / "bin"

@@ -14,7 +14,7 @@ from tidegate.cli.errors import CommandError, os_error_text
 from tidegate.local_cluster.binaries import Binaries, find_binaries
 from tidegate.local_cluster.cluster import LocalCluster
 from tidegate.local_cluster.errors import LocalClusterError
-from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory, cluster_directory
 
 API_SERVER = "kube-apiserver"
 
@@ -41,7 +41,7 @@ def find_cluster(name: str) -> LocalCluster | None:
     """The cluster of that name, also a half-made one; None where there is none."""
     cache = cache_directory()
     # A cluster can be stopped even after its programs were removed from the cache.
-    programs = find_binaries(cache) or Binaries(cache / "bin")
+    programs = find_binaries(cache, cluster_directory(name, cache)) or Binaries(cache / "bin")
     cluster = LocalCluster(name, programs, cache)
     return cluster if cluster.state.exists() else None
 

@@ -61,13 +61,13 @@ def explain(
         raise CommandError("give --sidecar or --kubeconfig, not both", 2)
     if sidecar is None and token_file is not None:
         raise CommandError("--token-file goes with --sidecar", 2)
+    failures: list[CommandError] = []
     with ExitStack() as stack:
         if sidecar is not None:
             token = None if token_file is None else _token(token_file)
             sidecars: Iterable[SidecarAddress] = [SidecarAddress("", sidecar.rstrip("/"), token)]
         else:
-            sidecars = sidecars_of_cluster(stack, _kubectl(kubeconfig, name))
-        failures: list[CommandError] = []
+            sidecars = sidecars_of_cluster(stack, _kubectl(kubeconfig, name), failures)
         found = list(_explanations(sidecars, what, failures))
     if failures and not found:
         raise failures[0]
@@ -157,17 +157,15 @@ def _get(one: SidecarAddress, path: str) -> bytes | None:
 def _kubectl(kubeconfig: Path | None, name: str | None) -> Kubectl:
     """kubectl with the given cluster, else with the local one."""
     try:
+        from tidegate.cli.cluster_objects import kubectl_of
         from tidegate.cli.existing_cluster import answering_cluster, told
-        from tidegate.cli.pool_mode import find_kubectl
-        from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory
+        from tidegate.local_cluster.paths import DEFAULT_CLUSTER
     except ModuleNotFoundError as error:
         raise CommandError(
             f"without --sidecar this needs {error.name}: install it with "
             "pip install 'tidegate[local-cluster]'"
         ) from None
     with told():
-        own = cache_directory() / "bin"
-        if kubeconfig is not None:
-            return Kubectl(find_kubectl(own), kubeconfig)
-        cluster = answering_cluster(name or DEFAULT_CLUSTER)
-        return Kubectl(cluster.binaries.path("kubectl"), cluster.kubeconfig)
+        if kubeconfig is None:
+            answering_cluster(name or DEFAULT_CLUSTER)
+    return kubectl_of(name or DEFAULT_CLUSTER, kubeconfig)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.cli.errors import CommandError
+from tidegate.cli.errors import CommandError, os_error_text
 
 _ADMIN_PORT = 8001
 _POOL_LABEL = "tidegate.io/pool"
@@ -52,6 +52,8 @@ class Kubectl:
             )
         except subprocess.TimeoutExpired:
             raise CommandError(f"kubectl {arguments[0]} gave no answer") from None
+        except OSError as error:
+            raise CommandError(os_error_text(error)) from None
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()
             raise CommandError(f"kubectl {arguments[0]}: {said[-1] if said else 'failed'}")
@@ -63,8 +65,11 @@ class Kubectl:
         return [self.program, f"--kubeconfig={self.kubeconfig}", *arguments]
 
 
-def sidecars_of_cluster(stack: ExitStack, kubectl: Kubectl) -> Iterator[SidecarAddress]:
-    """One after the other; what was opened to reach them is closed with ``stack``."""
+def sidecars_of_cluster(
+    stack: ExitStack, kubectl: Kubectl, failures: list[CommandError]
+) -> Iterator[SidecarAddress]:
+    """One after the other; what was opened to reach them is closed with ``stack``. ``failures``
+    grows by those that cannot be reached, as one whose pool is being deleted."""
     tokens: dict[tuple[str, str], str] = {}
     for pod in kubectl.json("get", "pods", "-A", "-l", _SELECTOR)["items"]:
         metadata, address = pod["metadata"], pod["status"].get("podIP")
@@ -72,11 +77,15 @@ def sidecars_of_cluster(stack: ExitStack, kubectl: Kubectl) -> Iterator[SidecarA
         if not address or pool is None:
             continue  # it has not started
         key = (namespace, pool)
-        if key not in tokens:
-            tokens[key] = _admin_token(kubectl, namespace, pool)
-        host = f"{address}:{_ADMIN_PORT}"
-        if not address.startswith("127."):
-            host = f"127.0.0.1:{_forwarded(stack, kubectl, namespace, metadata['name'])}"
+        try:
+            if key not in tokens:
+                tokens[key] = _admin_token(kubectl, namespace, pool)
+            host = f"{address}:{_ADMIN_PORT}"
+            if not address.startswith("127."):
+                host = f"127.0.0.1:{_forwarded(stack, kubectl, namespace, metadata['name'])}"
+        except CommandError as failure:
+            failures.append(failure)
+            continue
         yield SidecarAddress(f"{namespace}/{metadata['name']}", f"http://{host}", tokens[key])
 
 

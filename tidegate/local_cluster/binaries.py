@@ -6,7 +6,8 @@ a folder of its own (module and build caches too, gigabytes that are worthless a
 appears by one rename: an interrupted one leaves nothing that looks finished, and what a killed one
 left is removed by the next. A lock lets two `up` at once build it once.
 
-`KUBEBUILDER_ASSETS`, if set, names a folder that holds all of them instead.
+`KUBEBUILDER_ASSETS`, if set, names a folder that holds all of them instead. A cluster keeps that
+name in a file of its own, so that later commands find them where the variable is not set.
 """
 
 import fcntl
@@ -23,10 +24,12 @@ from importlib import resources
 from pathlib import Path
 
 from tidegate.local_cluster.errors import LocalClusterError
+from tidegate.local_cluster.files import write_atomically
 from tidegate.local_cluster.go_toolchain import ensure_go
 
 KUBERNETES_VERSION = "1.36.3"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+_REMEMBERED = "programs"
 _STAMPED = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
 
@@ -49,22 +52,48 @@ class Binaries:
         return str(self.directory / program)
 
 
-def find_binaries(cache: Path) -> Binaries | None:
+def find_binaries(cache: Path, state: Path | None = None) -> Binaries | None:
     """The programs if they are there already; never builds, needs no network.
 
+    `state` is the folder of the cluster that they are for, which may remember its own.
     Raises LocalClusterError when KUBEBUILDER_ASSETS is set to a folder that lacks some.
     """
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
-        missing = [name for name in PROGRAMS if not (Path(assets) / name).exists()]
-        if missing:
+        if missing := _missing(Path(assets)):
             raise LocalClusterError(
                 f"KUBEBUILDER_ASSETS={assets} lacks {', '.join(missing)}: add them, or unset it to "
                 "have the whole control plane built"
             )
         return Binaries(Path(assets).absolute())
+    if state is not None and (remembered := _remembered(state)):
+        return remembered
     directory = _target(cache)
     # os.path, since Path.exists raises where a folder above may not be looked into.
     return Binaries(directory) if os.path.exists(directory) else None
+
+
+def remember_binaries(state: Path, binaries: Binaries, cache: Path) -> None:
+    """Has `find_binaries` find these for the cluster of that folder from now on.
+
+    Those that were built into the cache are not remembered: a newer version brings newer ones.
+    """
+    file = state / _REMEMBERED
+    if binaries.directory.is_relative_to(cache):
+        file.unlink(missing_ok=True)
+    else:
+        write_atomically(file, str(binaries.directory))
+
+
+def _remembered(state: Path) -> Binaries | None:
+    file = state / _REMEMBERED
+    if not os.path.exists(file):
+        return None
+    directory = Path(file.read_text())
+    return None if _missing(directory) else Binaries(directory)
+
+
+def _missing(directory: Path) -> list[str]:
+    return [name for name in PROGRAMS if not os.path.exists(directory / name)]
 
 
 def ensure_binaries(
@@ -135,8 +164,7 @@ def _build(work: Path, go: Path, on_progress: Callable[[BuildProgress], None]) -
     _compile([*command, "tool"], work, environment, len(packages), on_progress)
     # A main package is named after its folder, and etcd's is called `server`.
     os.rename(output / "server", output / "etcd")
-    missing = [name for name in PROGRAMS if not (output / name).exists()]
-    if missing:
+    if missing := _missing(output):
         raise LocalClusterError(f"the build made no {', '.join(missing)}")
 
 

@@ -1,6 +1,7 @@
 """A local cluster: a control plane and a kubelet as detached processes, with kept state.
 
     clusters/NAME/cluster.json       what was chosen at the first start: address ranges, settings
+    clusters/NAME/programs           folder of its programs, where that is not the cache's
     clusters/NAME/*.kubeconfig, ...  the control plane's files (see control_plane.py)
     clusters/NAME/kubelet/           pods, local ports of Services
     clusters/NAME/logs/              a log for each process
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.local_cluster import credentials
-from tidegate.local_cluster.binaries import Binaries
+from tidegate.local_cluster.binaries import Binaries, remember_binaries
 from tidegate.local_cluster.control_plane import ComponentState, ControlPlane
 from tidegate.local_cluster.errors import LocalClusterError
 from tidegate.local_cluster.files import read_json, remove_tree, write_json
@@ -113,6 +114,7 @@ class LocalCluster:
         """`audited_readers`: users whose reads stand in the audit log too."""
         self.name = name
         self.state = cluster_directory(name, cache)
+        self._cache = cache
         self.binaries = binaries
         self._die_with_parent = die_with_parent
         self._audited_readers = audited_readers
@@ -162,6 +164,7 @@ class LocalCluster:
         `options`: None keeps those of the last start.
         """
         self.state.mkdir(parents=True, exist_ok=True)
+        remember_binaries(self.state, self.binaries, self._cache)
         with self._chosen_range(options):
             self.control_plane.prepare()
             for component in self.control_plane.components:

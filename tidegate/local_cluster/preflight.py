@@ -14,7 +14,7 @@ from pathlib import Path
 from tidegate.local_cluster.binaries import find_binaries
 from tidegate.local_cluster.errors import LocalClusterError
 from tidegate.local_cluster.go_toolchain import MINIMUM, machine_go
-from tidegate.local_cluster.paths import cache_directory
+from tidegate.local_cluster.paths import DEFAULT_CLUSTER, cache_directory, cluster_directory
 from tidegate.local_cluster.ports import bindable, free_ports
 
 _GIB = 1024**3
@@ -95,7 +95,8 @@ def _compiler() -> str:
 def main() -> None:
     try:
         cache = cache_directory()
-        lines = missing_for_cluster(cache, must_build=find_binaries(cache) is None)
+        state = cluster_directory(os.environ.get("TIDEGATE_CLUSTER") or DEFAULT_CLUSTER, cache)
+        lines = missing_for_cluster(cache, must_build=find_binaries(cache, state) is None)
     except LocalClusterError as error:
         lines = [str(error)]
     for line in lines:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tidegate.cli import cluster
+from tidegate.cli.cluster_objects import kubectl_of
+from tidegate.cli.errors import CommandError
 from tidegate.cli.main import main
+from tidegate.cli.sidecars import Kubectl
 from tidegate.local_cluster.binaries import PROGRAMS
 
 
@@ -20,6 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     for name in PROGRAMS:
         (programs / name).write_text("not a program")
+        (programs / name).chmod(0o755)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(programs))
     return tmp_path / "cache"
 
@@ -42,6 +46,8 @@ def test_programs_that_do_not_start_are_one_line_and_leave_a_cluster_to_purge(
     assert "etcd" in error
     code, error = said(monkeypatch, capsys, "kubectl", "get", "pods")
     assert (code, error.count("\n")) == (1, 1)
+    monkeypatch.delenv("KUBEBUILDER_ASSETS")  # in the next shell it is not set
+    assert kubectl_of("tidegate", None).program == str(cache.parent / "programs" / "kubectl")
     assert said(monkeypatch, capsys, "down", "--purge")[0] == 0
     assert list((cache / "clusters").iterdir()) == []
 
@@ -130,3 +136,10 @@ def test_kubectl_tells_of_name_without_a_cluster(
     assert raised.value.code == 0
     assert "--name NAME" in capsys.readouterr().out
     assert said(monkeypatch, capsys, "kubectl", "--name")[0] == 2
+
+
+@pytest.mark.parametrize("program", ["kubectl", "missing"])
+def test_a_kubectl_that_does_not_start_is_an_error_of_one_line(program: str, cache: Path) -> None:
+    path = str(cache.parent / "programs" / program)
+    with pytest.raises(CommandError, match=f"^{path}: [^\n]*$"):
+        Kubectl(path, cache).json("get", "pods")

@@ -188,3 +188,25 @@ def test_a_build_appears_whole_and_is_done_once(
 def test_exponents_are_not_confused_with_exa() -> None:
     assert parse("1E") == 10**18
     assert parse("1E2") == 100
+
+
+def test_a_cluster_remembers_programs_that_are_not_the_caches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    cache, assets = tmp_path / "cache", tmp_path / "assets"
+    assets.mkdir()
+    for name in binaries.PROGRAMS:
+        (assets / name).touch()
+    one, other = cluster_directory("one", cache), cluster_directory("other", cache)
+    binaries.remember_binaries(one, binaries.Binaries(assets), cache)
+    assert binaries.find_binaries(cache, one) == binaries.Binaries(assets)
+    assert binaries.find_binaries(cache, other) is None
+    built = binaries._target(cache)
+    built.mkdir(parents=True)
+    assert binaries.find_binaries(cache, one) == binaries.Binaries(assets)
+    (assets / "kubectl").unlink()
+    assert binaries.find_binaries(cache, one) == binaries.Binaries(built)
+    (assets / "kubectl").touch()
+    binaries.remember_binaries(one, binaries.Binaries(built), cache)
+    assert binaries.find_binaries(cache, one) == binaries.Binaries(built)
