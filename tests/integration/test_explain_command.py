@@ -28,7 +28,10 @@ if "pods" in arguments:
     metadata = {{"namespace": "team-a", "name": "chat-0", "labels": labels}}
     pod = {{"metadata": metadata, "status": {{"podIP": "10.0.0.9"}}}}
     unready = {{"metadata": pod["metadata"] | {{"name": "chat-1"}}, "status": {{}}}}
-    print(json.dumps({{"items": [unready, pod]}}))
+    deleted = pod | {{"metadata": pod["metadata"] | {{"namespace": "team-b"}}}}
+    print(json.dumps({{"items": [unready, deleted, pod]}}))
+elif "--namespace=team-b" in arguments:
+    sys.exit('secrets "chat-admin" not found')
 elif "secret" in arguments:
     assert "chat-admin" in arguments and "--namespace=team-a" in arguments
     print(json.dumps({{"data": {{"token": "{token}"}}}}))
@@ -81,24 +84,27 @@ async def found_through_kubectl(folder: Path, sidecar: SidecarUnderTest) -> None
     )
     kubectl.chmod(0o755)
 
+    cluster = Kubectl(str(kubectl), folder / "kubeconfig")
+
     def ask() -> list[tuple[str, str, str | None]]:
         with ExitStack() as stack:
-            found = sidecars_of_cluster(stack, Kubectl(str(kubectl), folder / "kubeconfig"))
+            found = sidecars_of_cluster(stack, cluster, [])
             return [(one.pod, one.url, one.token) for one in found]
 
     def ask_all() -> tuple[list[str], list[str]]:
-        """Beside one that cannot be asked."""
+        """Beside one that cannot be asked, and one whose pool is being deleted."""
         failures: list[CommandError] = []
         with ExitStack() as stack:
             ends = SidecarAddress("team-a/chat-2", "http://127.0.0.1:1", TOKEN)
-            answers = sidecars_of_cluster(stack, Kubectl(str(kubectl), folder / "kubeconfig"))
+            answers = sidecars_of_cluster(stack, cluster, failures)
             found = _explanations([ends, *answers], ALICE, failures)
             return [one.pod for one, _ in found], [str(failure) for failure in failures]
 
     found_pods, failures = await asyncio.to_thread(ask_all)
     assert found_pods == ["team-a/chat-0"]
-    assert len(failures) == 1
-    assert failures[0].startswith("team-a/chat-2 cannot be asked")
+    deleted, unreachable = failures
+    assert deleted.endswith('secrets "chat-admin" not found')
+    assert unreachable.startswith("team-a/chat-2 cannot be asked")
     found = await asyncio.to_thread(ask)
     assert found == [("team-a/chat-0", sidecar.admin_url, TOKEN)]
 
@@ -118,4 +124,4 @@ async def test_what_cannot_be_asked(tmp_path: Path) -> None:
     broken.write_text("#!/bin/sh\necho 'The connection was refused' >&2\nexit 1\n")
     broken.chmod(0o755)
     with ExitStack() as stack, pytest.raises(CommandError, match="connection was refused"):
-        list(sidecars_of_cluster(stack, Kubectl(str(broken), tmp_path / "kubeconfig")))
+        list(sidecars_of_cluster(stack, Kubectl(str(broken), tmp_path / "kubeconfig"), []))
