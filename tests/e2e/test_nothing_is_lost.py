@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from support.tenant_client import Sent, TenantClient
+from support.tenant_client import TenantClient
 
 from testbed.e2e_cluster import Cluster, Scene, condition
 from tidegate.local_cluster.cluster import LocalCluster
@@ -131,8 +131,8 @@ async def _without_the_api_server(
     )
 
 
-async def test_a_rolling_restart_loses_no_accepted_request(
-    make_scene: Callable[..., Scene], cluster: Cluster
+async def test_evictions_and_a_rolling_restart_lose_no_accepted_request(
+    make_scene: Callable[..., Scene],
 ) -> None:
     """With an engine that aborts on SIGTERM; a refusal that says so is not a loss."""
     scene = make_scene(
@@ -143,8 +143,6 @@ async def test_a_rolling_restart_loses_no_accepted_request(
         engine_env={"TIDEGATE_FAKE_IGNORE_EOS": "1"},
         replicas=2,
     )
-    before = {pod["metadata"]["uid"] for pod in scene.pods()}
-    sets = cluster.get("statefulsets", "-n", scene.namespace)["items"]
     stop = asyncio.Event()
     async with TenantClient(scene.endpoint, scene.key("a"), scene.model) as client:
 
@@ -155,40 +153,55 @@ async def test_a_rolling_restart_loses_no_accepted_request(
                     await asyncio.sleep(0.2)
 
         loops = [asyncio.create_task(keep_sending(bool(i % 2))) for i in range(24)]
-        for item in sets:
-            name = f"statefulset/{item['metadata']['name']}"
-            await asyncio.to_thread(
-                cluster.kubectl, "rollout", "restart", name, "-n", scene.namespace
-            )
-            await asyncio.to_thread(
-                cluster.kubectl, "rollout", "status", name, "-n", scene.namespace, "--timeout=180s"
-            )
-        # A set whose turn has not come yet is "complete" to kubectl: its partition holds all pods.
-        await asyncio.to_thread(
-            cluster.until,
-            "two pods are new, and serve",
-            lambda: (
-                sum(
-                    pod["metadata"]["uid"] not in before
-                    and condition(pod, "Ready").get("status") == "True"
-                    for pod in scene.pods()
-                )
-                == 2
-            ),
-            180.0,
-        )
+        await asyncio.to_thread(_evict_both, scene)
+        evicted = len(client.requests)
+        await asyncio.to_thread(_restart_both, scene)
         stop.set()
         await asyncio.gather(*loops)
 
-    assert not before & {pod["metadata"]["uid"] for pod in scene.pods()}
+    assert len(client.requests) > evicted > 0
     assert sum(sent.complete for sent in client.requests) > 100
-    assert [sent for sent in client.requests if lost(sent)] == []
+    assert [sent for sent in client.requests if sent.lost] == []
 
 
-def lost(sent: Sent) -> bool:
-    """Neither answered in full nor refused before any work was done."""
-    refused = sent.status == 503 and sent.code in ("draining", "no_engine")
-    return not sent.complete and not refused
+def _evict_both(scene: Scene) -> None:
+    """As a drain of their node does: one goes, and until it is back the budget keeps the other."""
+    cluster, place = scene.cluster, ("-n", scene.namespace)
+
+    def may_go() -> bool:
+        status = cluster.get("pdb", "pool", *place).get("status", {})
+        return bool(status.get("disruptionsAllowed") == 1)
+
+    cluster.until("one pod may be away", may_go, 60)
+    before = _uids(scene)
+    assert scene.evict("pool-0") == ""
+    refused = scene.evict("pool-1")
+    assert "(TooManyRequests)" in refused
+    assert "violate the pod's disruption budget" in refused
+    _until_replaced(scene, {before["pool-0"]})
+    assert _uids(scene)["pool-1"] == before["pool-1"]
+
+
+def _restart_both(scene: Scene) -> None:
+    cluster, before = scene.cluster, set(_uids(scene).values())
+    restart = ("rollout", "restart", "statefulset/pool", "-n", scene.namespace)
+    cluster.kubectl(*restart)
+    _until_replaced(scene, before)
+
+
+def _uids(scene: Scene) -> dict[str, str]:
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in scene.pods()}
+
+
+def _until_replaced(scene: Scene, gone: set[str]) -> None:
+    """Until two pods serve, and none of these."""
+
+    def replaced() -> bool:
+        pods = scene.pods()
+        serving = [pod for pod in pods if condition(pod, "Ready").get("status") == "True"]
+        return len(serving) == 2 and not gone & {pod["metadata"]["uid"] for pod in pods}
+
+    scene.cluster.until("two pods serve, and none of those before", replaced, 240)
 
 
 def test_a_namespace_goes_while_the_operator_is_down(cluster: Cluster) -> None:
