@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from typer.core import TyperCommand
 
-from tidegate.cli.cluster_output import next_steps, print_status
+from tidegate.cli.cluster_output import moved_services, next_steps, print_status
 from tidegate.cli.errors import CommandError
 from tidegate.cli.existing_cluster import (
     Name,
@@ -28,6 +27,7 @@ from tidegate.cli.existing_cluster import (
     find_cluster,
     told,
 )
+from tidegate.cli.interruption import interruptible, removed_when_interrupted
 from tidegate.local_cluster.binaries import Binaries, BuildProgress, ensure_binaries, find_binaries
 from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.deploy import Kubectl, deploy, find_source
@@ -40,7 +40,6 @@ from tidegate.local_cluster.status import cluster_status, not_ready
 _console = Console(stderr=True, highlight=False)
 _PARTS = {"operator": "kopf", "sidecar": "httptools", "simulator": "matplotlib"}
 """Extras that a cluster with Tidegate on it needs, and a module by which each is known."""
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(
@@ -68,7 +67,7 @@ def up(
     ] = None,
 ) -> None:
     """Start a local cluster with Tidegate on it; where one runs already, bring it up to date."""
-    with told(), _interruptible():
+    with told(), interruptible():
         if kubeconfig is not None:
             _bring_to(kubeconfig, wait)
             return
@@ -77,7 +76,8 @@ def up(
             _check_parts()
             find_source()
         cluster = LocalCluster(name, _binaries(name), cache_directory())
-        with cluster.locked(), _removed_when_interrupted(cluster):
+        with cluster.locked(), removed_when_interrupted(cluster, _console.print):
+            ports = cluster.service_ports()
             if cluster.running and options is None:
                 _console.print(f"cluster {name!r} is up already")
             else:
@@ -85,6 +85,8 @@ def up(
             if not bare:
                 with _blamed_on_pods(cluster):
                     _deploy(cluster.kubectl, wait)
+                for line in moved_services(ports, cluster.service_ports()):
+                    _console.print(line)
         if bare:
             typer.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
         else:
@@ -144,7 +146,7 @@ def logs(
     previous: Annotated[bool, typer.Option("-p", "--previous")] = False,
     tail: Annotated[int | None, typer.Option(min=0, help="Only the last lines.")] = None,
     namespace: Annotated[
-        str | None, typer.Option("-n", "--namespace", help="Where [wherever the pod is found].")
+        str | None, typer.Option("-n", "--namespace", help="Its namespace [wherever it is found].")
     ] = None,
     name: Name = DEFAULT_CLUSTER,
 ) -> None:
@@ -266,45 +268,6 @@ def _start(cluster: LocalCluster, options: KubeletOptions | None) -> None:
     with _console.status("starting") as line:
         cluster.start(options, on_step=line.update)
     _console.print(f"cluster {cluster.name!r} is up")
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """^C, SIGTERM and a closed terminal are one KeyboardInterrupt; nothing cuts its clean-up."""
-
-    def interrupt(number: int, frame: object) -> None:
-        for other in _INTERRUPTS:
-            signal.signal(other, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in _INTERRUPTS}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise CommandError("interrupted", 130) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _removed_when_interrupted(cluster: LocalCluster) -> Iterator[None]:
-    """An interrupt while a cluster comes up removes what this command started."""
-    new = not cluster.exists
-    ran = not new and any(state.running for state in cluster.states())
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not ran:
-            _console.print("interrupted: stopping what was started")
-            if new:
-                cluster.purge()
-            else:
-                cluster.stop()
-        raise
 
 
 def _deploy(run: Kubectl, wait_seconds: float) -> None:

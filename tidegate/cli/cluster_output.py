@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,16 @@ def _tables(found: dict[str, Any]) -> tuple[Table, ...]:
         name = f"{item['namespace']}/{item['name']}"
         services.add_row(name, str(item["port"]), item["type"], item["address"])
     return parts, pods, services
+
+
+def moved_services(before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
+    """A line for each Service, `namespace/name:port`, that listens elsewhere than it did."""
+    return [
+        f"Service {name} listens on 127.0.0.1:{after[name]} from now on: another program has taken "
+        f"its port {port}"
+        for name, port in before.items()
+        if after.get(name, port) != port
+    ]
 
 
 def next_steps(

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.cluster_objects import kubectl_of
-from tidegate.cli.errors import CommandError
+from tidegate.cli.errors import INTERRUPTED, CommandError
 from tidegate.cli.existing_cluster import Name, existing_cluster, told
-from tidegate.cli.load import INTERRUPTED, check_writable, measure
+from tidegate.cli.load import check_writable, measure
 from tidegate.cli.pool_mode import PoolMode
 from tidegate.load import LoadError
 from tidegate.load.demo import A, B, DemoInterruptedError, DemoPhase, DemoSizes, run_demo

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+INTERRUPTED = 130
+"""Exit code after a ^C, as a shell has it."""
+
 
 def os_error_text(error: OSError) -> str:
     """In words for a person: what, and why."""

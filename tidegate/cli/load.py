@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tidegate.cli.errors import CommandError
+from tidegate.cli.errors import INTERRUPTED, CommandError
 from tidegate.load import LoadError, LoadRun, build_report
 from tidegate.load.event_loop import run_fast
 from tidegate.load.http_client import checked_endpoint
@@ -21,8 +21,6 @@ from tidegate.load.progress import show_progress
 from tidegate.load.tables import output_console, print_report
 from tidegate.scheduling.contracts import LoadReport, Scenario, dumps
 from tidegate.workload import ScenarioError, TraceError, read_scenario
-
-INTERRUPTED = 130
 
 
 def load(

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tidegate.cli.errors import CommandError
+from tidegate.cli.errors import INTERRUPTED, CommandError
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,13 @@ class _LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         source = COMMANDS.get(cmd_name)
         return None if source is None else _LazyCommand(cmd_name, source)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Also a ^C while a command is still being imported is told."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise CommandError("interrupted", INTERRUPTED) from None
 
 
 def _load(name: str, source: CommandSource) -> Any:

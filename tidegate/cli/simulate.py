@@ -10,8 +10,7 @@ from rich.console import Console
 
 from tidegate.cli import simulate_options as options
 from tidegate.cli import simulate_systems as systems
-from tidegate.cli.errors import CommandError
-from tidegate.cli.load import INTERRUPTED
+from tidegate.cli.errors import INTERRUPTED, CommandError
 from tidegate.cli.policy_files import PolicyInput, read_policy
 from tidegate.cli.simulate_files import ReportFiles
 from tidegate.cli.simulate_notes import how_simulated, served_only_here

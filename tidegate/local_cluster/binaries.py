@@ -117,6 +117,11 @@ def ensure_binaries(
             target = _target(cache)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.rename(work / "bin", target)
+        except BaseException as error:
+            # Gigabytes are removed: on a slow disk that takes half a minute.
+            why = "failed" if isinstance(error, LocalClusterError) else "interrupted"
+            on_progress(BuildProgress(f"{why}; cleaning up"))
+            raise
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return Binaries(target)

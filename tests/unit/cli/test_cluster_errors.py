@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tidegate.cli import cluster
+from tidegate.cli import main as table
 from tidegate.cli.cluster_objects import kubectl_of
+from tidegate.cli.cluster_output import moved_services
 from tidegate.cli.errors import CommandError
 from tidegate.cli.main import main
 from tidegate.cli.sidecars import Kubectl
@@ -143,3 +145,28 @@ def test_a_kubectl_that_does_not_start_is_an_error_of_one_line(program: str, cac
     path = str(cache.parent / "programs" / program)
     with pytest.raises(CommandError, match=f"^{path}: [^\n]*$"):
         Kubectl(path, cache).json("get", "pods")
+
+
+@pytest.mark.parametrize("place", ["its import", "its beginning", "its work"])
+def test_an_interrupt_of_up_is_told(
+    place: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    where = {
+        "its import": (table, "_load"),
+        "its beginning": (cluster, "_kubelet_options"),
+        "its work": (cluster, "_start"),
+    }
+    monkeypatch.setattr(*where[place], interrupt)
+    code, error = said(monkeypatch, capsys, "up", "--bare")
+    assert code == 130
+    assert error.endswith("tidegate: interrupted\n")
+
+
+def test_a_service_that_listens_elsewhere_than_before_is_told() -> None:
+    before, after = {"a/x:80": 1, "a/y:80": 2, "a/gone:80": 3}, {"a/x:80": 1, "a/y:80": 5, "b": 6}
+    assert moved_services(before, after) == [
+        "Service a/y:80 listens on 127.0.0.1:5 from now on: another program has taken its port 2"
+    ]

@@ -158,8 +158,10 @@ def test_a_failed_build_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(binaries, "ensure_go", lambda cache: go)
     cache = tmp_path / "cache"
     (cache / "build-killed").mkdir(parents=True)
+    steps: list[str] = []
     with pytest.raises(LocalClusterError, match="go list failed: no such module"):
-        binaries.ensure_binaries(cache)
+        binaries.ensure_binaries(cache, lambda progress: steps.append(progress.step))
+    assert steps[-1] == "failed; cleaning up"
     assert sorted(entry.name for entry in cache.iterdir()) == ["build.lock"]
 
 

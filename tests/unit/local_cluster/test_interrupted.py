@@ -126,13 +126,17 @@ def test_an_interrupted_build_ends_the_compilers_too(
     go.chmod(0o755)
     monkeypatch.setattr(binaries, "ensure_go", lambda cache: go)
 
+    steps: list[str] = []
+
     def interrupt(progress: binaries.BuildProgress) -> None:
+        steps.append(progress.step)
         if progress.done:
             raise Interrupted
 
     cache = tmp_path / "cache"
     with pytest.raises(Interrupted):
         binaries.ensure_binaries(cache, interrupt)
+    assert steps[-1] == "interrupted; cleaning up"
     assert sorted(entry.name for entry in cache.iterdir()) == ["build.lock"]
     deadline = time.monotonic() + 10
     while start_ticks(int(compiler.read_text())) is not None:
