@@ -3,7 +3,10 @@
 Theory. One slice for each day or month, by the wall clock, which may be stepped. Each day has a
 number and a slice of its own, so a clock that goes back finds what it had counted there, and no
 step to and fro gives a second allowance; the two days last used are kept. Time zones play no part:
-days are counted from the epoch. O(1). Source: public case O9.
+days are counted from the epoch.
+
+Bound: the limit in each day or month of UTC, while the clock stays within the two last used; so up
+to twice the limit in the hours around its end. O(1). Source: public case O9.
 """
 
 from __future__ import annotations

@@ -8,6 +8,11 @@ A request is charged at dispatch, when its output length is not known. What is c
 fair sums need means, while quantiles belong to deadlines and KV projections. Charging nothing until
 the output shows would let one tenant fill the engine before its first token is counted; charging
 the most it may produce would punish a client that leaves ``max_tokens`` alone.
+
+Bound: no charge is above that of the most output which the request may produce. What it is off by
+lasts no longer than the request: ``ledger`` corrects it while it streams and settles it at the end.
+O(1). Source: design section 6 (cost, deficit round robin); VTC's variant that predicts a client's
+output from its last ones (Sheng et al., OSDI 2024).
 """
 
 from __future__ import annotations

@@ -9,6 +9,11 @@ While all seats are taken, a freed one is filled without a gap only if a request
 engine. As many may stand ready as will have their seat within the bound on waiting with 95%
 certainty, ends being taken as a Poisson process of the measured rate: none where ends are rare (a
 seat that idles for a step is little there), several where many end in each step.
+
+Bound: if ends are such a process, at most 5% of those that stand ready wait longer than
+``WAIT_BOUND_STEPS``; one start in 40 is a probe. O(ready) a step, else O(1).
+Source: design section 2 (the gate); many sequences that end apart from each other end as a Poisson
+process (Khintchine 1960).
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ step itself. Decodes need a step each, and prefills ride along in it (Sarathi-Se
 so c0 is split evenly over the rows that decode, and only in steps without any over the prefills, in
 proportion to their marginal time. Each is then scaled by measured over predicted time.
 
-Invariants
-----------
+Bounds
+------
 1. *Conserved*: the charges of a step sum to its measured time, hence those of a window to its busy
    time. An idle engine charges nobody.
 2. *Isolated*: a neighbour's prefill changes nothing in what a decode is charged, but for the fit's
-   error in that step: within 10% for a fit within 10%.
+   error in that step: within 10% for a fit within 10% (issue 4).
 3. *Caused*: what is computed again after a preemption is charged to whoever caused it.
 
 A request pays more KV read as it grows and less of c0 in a fuller batch: both are true.

@@ -26,9 +26,12 @@ early is what 9 of 10 do. The cause is the part that was late by most:
 * ``PREEMPTION``: it was taken off the engine;
 * ``PACE``: the steps took longer than those before its dispatch (another mix).
 
+Bound: while a tenant's outputs stay as they were, one request in ten is late by its output; how
+late another mix or a preemption makes it has no bound, so each is a cause of its own.
 Invariant: the parts sum to what it was late by.
-Not used: source 000's ``max(last_vft, now) + tokens/weight`` adds seconds to tokens; scaled, it is
-VirtualClock (Zhang 1990), which punishes a tenant later for idle capacity that it used.
+Source: source 000, its two phases and checklist item 7. Not used: its ``max(last_vft, now) +
+tokens/weight``, which adds seconds to tokens; scaled, it is VirtualClock (Zhang 1990), which
+punishes a tenant later for idle capacity that it used.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The gate between our queue and the engine's own: when one more request may be dispatched.
 
-Theory of operation
--------------------
-What waits in the engine's queue waits in the engine's order, so the gate keeps that queue short;
-what the engine could have started and had not got is a GPU that idles, so never too short. All
-counts are engine *sequences*. The gate is open while all of these hold (and always when nothing is
-in flight, so that no wrong belief about the engine can shut it for good):
+Theory of operation: what waits in the engine's queue waits in the engine's order, so the gate keeps
+that queue short; what the engine could have started and had not got is a GPU that idles, so never
+too short. All counts are engine *sequences*. The gate is open while all of these hold (and always
+when nothing is in flight, so that no wrong belief about the engine can shut it for good):
 
 * ``not_started < window``. Not started is what was dispatched and has shown neither a first token
   nor prefill progress, known here at once; the window follows what starts (``start_window``).
@@ -17,6 +15,9 @@ A step is what the host sees of one: the gap between two tokens of a stream, or 
 statistics. Nothing here runs on a timer: places are freed by ends and starts alone. What the engine
 does not tell is never taken for zero: without seats or KV the window grows only on evidence that
 the last request was started at once.
+
+Bound: a dispatch leaves less than the window and one request not started; O(those) to ask or step.
+Source: design section 2 (the gate); the window is that of congestion control (``start_window``).
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ inside the engine; then a request that it vetoes, preempts or computes slowly mu
 any other tier, so each tier has a gate of its own, which knows what its tier may hold of the KV
 cache. Told is then the part of a prompt that the prefix cache is expected to leave.
 
-Bound: O(tiers) a question.
+Bound: O(tiers) a question. Source: design section 2 (the gate; a vetoed or preempted request takes
+no room in that of another tier).
 
 Invariant: a request ends at the gate that let it through, whatever tier its tenant is in by then.
 """

@@ -9,7 +9,8 @@ Nothing is counted where nothing asks for it (no KV pool, no evictable tier), wh
 not tell its blocks, or in the modes that keep arrival order.
 
 Bound: a count is O(requests in flight). It is off by what a tenant's prompts really share, and by
-the tokens of a step that has not been seen.
+the tokens of a step that has not been seen. Source: design section 2 (KV without the plug-in: by
+projected blocks); rounding to blocks and the null block are vLLM's.
 
 Invariants: whoever entered is counted until it left, under the terms in force; nothing is negative.
 """

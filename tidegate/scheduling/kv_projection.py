@@ -4,15 +4,16 @@ Theory of operation: a request grows by one token a step up to its output, of wh
 percentile is known (``expected_output_tokens``). Requests do not peak together: when one ends,
 those that outlive it have grown by as much as it had left, and all that were nearer to their end
 have given their blocks back. So the peak of the sum is, over the requests ordered by what they have
-left, the largest of: tokens held by the first k now + k x what the k-th has left (the admission
-test of S-LoRA's router and of LightLLM's past-future scheduler, Gong et al., ASPLOS 2025). The sum
-of the projections would count each at its end, up to twice what they hold on average.
+left, the largest of: tokens held by the first k now + k x what the k-th has left. The sum of the
+projections would count each at its end, up to twice what they hold on average.
 
 Bound: exact, with the slots that last blocks leave empty, where all advance at the same pace and
 end as expected. Where they fit by the sum of their projections they fit by the peak, so callers try
 the sum first.
 
 Invariant: a request's own projection never falls below the blocks that it has or needs now.
+Source: the admission test of S-LoRA's router (Sheng et al., MLSys 2024) and of LightLLM's
+past-future scheduler (Gong et al., ASPLOS 2025).
 """
 
 from __future__ import annotations

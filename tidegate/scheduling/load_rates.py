@@ -16,8 +16,12 @@ most that it has held since the last of those.
 What is sent is averaged over the last half minute or so: it is what a forecast of seconds needs to
 know, and bursts shorter than that are in the queues already.
 
+Bound: of what went before, R keeps (31/32)^n after n dispatches that it counts (5% after 95), and
+what is sent keeps exp(-t/30 s) (5% after 90 s): a change is followed that fast, and no faster.
+
 Invariants: never negative; unknown (None) is never zero. Costs are in the unit of the caller, a
 request's the same at its arrival, dispatch and end.
+Source: exponential averages (Holt 1957), for the live throttle of source 002.
 """
 
 from __future__ import annotations

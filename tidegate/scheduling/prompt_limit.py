@@ -17,6 +17,8 @@ Beyond it, ``Reject`` answers 413, ``Truncate`` keeps the end of the prompt (wha
 as many tokens as are within both limits, and ``BestEffort`` serves all of it in the lowest place of
 its tenant's queue.
 
+Bound: under ``Reject`` and ``Truncate`` no prompt is longer than ``max_tokens`` nor, once steps
+were measured, takes longer by itself than ``max_prefill_seconds`` and the fit's error.
 Invariants: what is within the limits passes unchanged; the tokens that a truncation keeps are
 within them, and one more would not be. Source: source 000, incident D and checklist item 4.
 """

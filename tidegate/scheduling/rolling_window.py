@@ -7,8 +7,11 @@ limit counted, wherever it begins, with 61 numbers in the place of a list of all
 bucket, or a window that starts anew, lets through twice the limit in one such interval.)
 
 It follows the monotonic clock and does not notice the wall clock, but to carry a state over a
-restart; a time before the last one seen counts as the last one. O(1) amortised, ``wait_seconds``
-O(60). Source: the sliding-window counter of gateways, made exact to the safe side; public case O9.
+restart; a time before the last one seen counts as the last one.
+
+Bound: the limit in any interval of a window's length; who waits to be let in waits at most a 60th
+of the window longer than with a list (two, over a restart). O(1) amortised, ``wait_seconds`` O(60).
+Source: the sliding-window counter of gateways, made exact to the safe side; public case O9.
 """
 
 from __future__ import annotations

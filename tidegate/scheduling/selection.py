@@ -3,7 +3,8 @@
 Invariant: a tenant stands in its tier's round robin (and, in arrival order, among the arrivals) if
 and only if it may dispatch something; its tier waits if and only if a tenant of it does.
 :meth:`Selection.refresh` restores that after every change of a tenant's queue or requests in
-flight. Bound: O(tiers + log n) a decision or change, amortised.
+flight. Bound: O(tiers + log n) a decision or change, amortised. Source: source 002's selectors, in
+its order.
 """
 
 from __future__ import annotations

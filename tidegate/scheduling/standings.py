@@ -10,6 +10,9 @@ predicted by ``waiting_time``'s fluid model from what waits before it in its own
 policy asks for no forecasts, from the gaps between its tenant's dispatches. When it will have ended
 is ``finish_time``'s estimate from there.
 
+Bound: a place is exact at the moment of the question and holds until somebody arrives or is served;
+a forecast is off by what ``waiting_time`` and ``finish_time`` state.
+Source: design section 1 (the question why a tenant is slow).
 Invariant: no tier or tenant is ahead of the request that ``Scheduler.peek`` would give.
 """
 

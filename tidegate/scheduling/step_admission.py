@@ -18,6 +18,7 @@ owner waits are not lent.
 Bounds: an own request of a protected tier enters in the step it is looked at, or nobody of lower
 tiers holds more than is reserved for them; one of an evictable tier, when those who ran before it
 have ended; the victims free the least that the rules find to be enough.
+Source: design section 6 (KV quota, preemption); source 000, incident B; Kueue, as ``kv_quota``.
 
 Invariants: seats and blocks never go below zero; no victim without an entry.
 """

@@ -25,6 +25,8 @@ is explained anew by the others, so no update goes beyond what it was shown. A m
 and doubles its uncertainty, so that after a few of them it follows an engine that is another one
 now (restarted, throttled, or asked for what it was never asked for).
 
+Bound: no coefficient falls below ``LEAST`` of its prior; but for what is clamped, a step moves what
+is predicted of it by at most ``CLIP`` standard deviations, and never past what was measured.
 Source: Kalman 1960; the terms are those of the roofline of a transformer's step; the prior's ratios
 from Vidur's published profile (MLSys 2024; Llama-2-70b-hf, H100) and the hardware's data sheet.
 """

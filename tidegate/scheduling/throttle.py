@@ -1,8 +1,8 @@
 """The throttle: a request that the backlog would keep from its latency target is refused at once.
 
 Use: one ``Throttle`` per tenant; ``refusal_seconds(forecast, first_token_seconds, target_seconds)``
-before a request is queued: None admits it, a number is the Retry-After to refuse it with. O(1) (the
-forecast is made in ``waiting_time``).
+before a request is queued: None admits it, a number is the Retry-After to refuse it with. One
+forecast of ``waiting_time`` to admit, O(log ``MAX_RETRY_SECONDS``) of them to refuse.
 
 Theory
 ------
@@ -28,6 +28,8 @@ of two cases: nobody sends anything meanwhile (the forecast for later, by bisect
 what it would wait for is served in that wait. The latter looks no further ahead than what is sent
 is remembered, ``MEMORY_SECONDS``: a tier that is starved from above is told as much.
 
+Bound: what is admitted behind a backlog is forecast to have its first token within the target, or
+within 1.25 times its own prefill where that is longer; a forecast's error is ``waiting_time``'s.
 Invariants: no refusal without a wait; hysteresis is per tenant; a refused request changes nothing
 but its own tenant's state. Source: source 002's live throttle; hysteresis as a Schmitt trigger.
 """
