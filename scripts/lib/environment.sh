@@ -19,3 +19,21 @@ tidegate_sync() {
     tidegate_uv
     uv sync --quiet --locked --all-extras
 }
+
+# tidegate_no_arguments "$@": for a script that takes none. --help prints what stands at its head, and
+# ends it; anything else is refused. To be called in the repository's root.
+tidegate_no_arguments() {
+    local script="scripts/${0##*/}"
+    [ "$#" -gt 0 ] || return 0
+    case "$1" in
+        -h | --help)
+            echo "usage: $script"
+            sed -n '2,${/^#/!q; s/^# \{0,1\}//p}' "$script"
+            exit 0
+            ;;
+        *)
+            echo "$script takes no arguments; --help says what it does" >&2
+            exit 2
+            ;;
+    esac
+}
