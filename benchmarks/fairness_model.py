@@ -11,8 +11,8 @@ from report import Aim, Figure, figure
 from rich.console import Console
 from rich.table import Table
 
+from tidegate.simulator.engine_model.calibrations import A10G_FIRST_COME
 from tidegate.simulator.service_gap import WINDOW_SECONDS, window_gaps
-from tidegate.simulator.slora.calibrations import FIRST_COME_FIT
 from tidegate.simulator.slora.counters import FirstComeFirstServed
 from tidegate.simulator.slora.engine import Engine
 from tidegate.simulator.slora.lineup import ARTIFACT
@@ -75,7 +75,7 @@ def _extremes(
 def _straddle(folder: Path) -> str:
     """Largest gap and the one after it, together: does a burst fall into one window or two?"""
     run = read_run(folder / ARTIFACT["FCFS"][0])
-    engine = Engine(FIRST_COME_FIT.timing, FirstComeFirstServed())
+    engine = Engine(A10G_FIRST_COME.timing, FirstComeFirstServed())
     real = {window.start: window.gap for window in window_gaps(run)}
     model = {window.start: window.gap for window in window_gaps(engine.run(jobs_of(run)))}
     worst = max(real, key=real.__getitem__)

@@ -13,8 +13,8 @@ from multiprocessing import Pool
 from pathlib import Path
 from statistics import median
 
+from tidegate.simulator.engine_model.calibrations import A10G_FIRST_COME
 from tidegate.simulator.service_gap import ServedRequest
-from tidegate.simulator.slora.calibrations import FIRST_COME_FIT
 from tidegate.simulator.slora.engine import Engine, Limits
 from tidegate.simulator.slora.lineup import ARTIFACT, CONTESTANTS, Maker
 from tidegate.simulator.slora.published import read_run
@@ -71,7 +71,7 @@ def _run(work: tuple[Task, Path]) -> tuple[Task, RunSummary]:
     task, folder = work
     requests = workload(folder / task.file, task.backwards)
     make: Maker = ARTIFACT[task.policy][1] if task.published else CONTESTANTS[task.policy]
-    timing, limits = FIRST_COME_FIT.timing.perturbed(task.seed), Limits()
+    timing, limits = A10G_FIRST_COME.timing.perturbed(task.seed), Limits()
     if task.variation is not None:
         name, factor = task.variation
         if name == POOL:

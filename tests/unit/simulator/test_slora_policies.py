@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.simulator.engine_model.calibrations import A10G_FIRST_COME, A10G_PROFILE
 from tidegate.simulator.service_gap import ServedRequest, window_gaps
-from tidegate.simulator.slora.calibrations import COST_PROFILE, FIRST_COME_FIT
 from tidegate.simulator.slora.counters import (
     LeastCounterFirst,
     OracleTokenCounter,
@@ -52,7 +52,7 @@ def noisy_neighbour() -> list[ServedRequest]:
 @pytest.mark.parametrize("name", CONTESTANTS)
 def test_every_policy_serves_everything_once_in_each_tenants_order(name: str) -> None:
     jobs = jobs_of(noisy_neighbour())
-    outcomes = Engine(FIRST_COME_FIT.timing, CONTESTANTS[name](["a", "b", "quiet"])).run(jobs)
+    outcomes = Engine(A10G_FIRST_COME.timing, CONTESTANTS[name](["a", "b", "quiet"])).run(jobs)
     assert all(one.finished is not None for one in outcomes)
     for tenant in ("a", "b", "quiet"):
         firsts = [one.first_token for one in outcomes if one.tenant == tenant]
@@ -64,7 +64,7 @@ def test_fair_policies_let_the_quiet_tenant_through() -> None:
     for name in ("FCFS", "VTC", "SFQ true costs", OURS):
         policy = CONTESTANTS[name](["a", "b", "quiet"])
         light[name] = summarize(
-            Engine(FIRST_COME_FIT.timing, policy).run(jobs_of(noisy_neighbour()))
+            Engine(A10G_FIRST_COME.timing, policy).run(jobs_of(noisy_neighbour()))
         ).light_ttft
     fcfs = light.pop("FCFS")
     assert max(light.values()) < fcfs / 10
@@ -72,7 +72,7 @@ def test_fair_policies_let_the_quiet_tenant_through() -> None:
 
 def test_ours_keeps_two_busy_tenants_together() -> None:
     policy = CONTESTANTS[OURS](["a", "b", "quiet"])
-    outcomes = Engine(FIRST_COME_FIT.timing, policy).run(jobs_of(noisy_neighbour()))
+    outcomes = Engine(A10G_FIRST_COME.timing, policy).run(jobs_of(noisy_neighbour()))
     gaps = [w for w in window_gaps(outcomes) if set(w.service_by_tenant) == {"a", "b"}]
     assert len(gaps) >= 2
     mean = sum(sum(w.service_by_tenant.values()) for w in gaps) / (2 * len(gaps))
@@ -180,11 +180,11 @@ def test_the_simplex_finds_a_bottom() -> None:
 def test_the_committed_profile_is_what_its_fit_gives() -> None:
     fitted = fit_profile(Path(os.environ["TIDEGATE_TRACES"], FOLDER, "cost_profile.json"))
     for name in CONSTANTS:
-        assert getattr(fitted, name) == pytest.approx(getattr(COST_PROFILE.timing, name), rel=1e-3)
+        assert getattr(fitted, name) == pytest.approx(getattr(A10G_PROFILE.timing, name), rel=1e-3)
 
 
 @needs_traces
 def test_the_committed_fit_leaves_the_error_that_it_says() -> None:
     run = read_run(Path(os.environ["TIDEGATE_TRACES"], FOLDER, "real_FCFS.jsonl"))
-    assert mean_error(run, FIRST_COME_FIT.timing) < 2.2
-    assert mean_error(run, COST_PROFILE.timing) > 10
+    assert mean_error(run, A10G_FIRST_COME.timing) < 2.2
+    assert mean_error(run, A10G_PROFILE.timing) > 10

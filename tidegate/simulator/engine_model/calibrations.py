@@ -1,4 +1,4 @@
-"""Every constant of the engine model, with its source and date: the one place where they stand.
+"""Every constant of the simulated engines, with its source and date: the one place for them.
 
 A calibration is one engine (hardware, model, parallelism): step-time constants and KV capacity.
 A draft calibration is what one draft proposes to that engine and what its passes cost. They come
@@ -8,6 +8,10 @@ figures that it moves are run.
 
 How far a figure depends on them is shown, not argued: ``variations`` yields a calibration with each
 constant at 0.8 and 1.2 of itself, and every figure is printed with all of them.
+
+The engine of VTC's artifact (one A10G) runs another loop, whose times have another form:
+``slora.timing``. Its two calibrations come out of ``slora.fitting``, which anybody with the traces
+can run again; **neither saw a number that a figure reports**.
 
 vLLM on this machine's CPU has no entry: it is another number on every machine, so
 ``scripts/bench fidelity`` measures it by a short probe each time and prints what it found.
@@ -20,6 +24,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tidegate.simulator.engine_model.step_time import StepTimeModel
+from tidegate.simulator.slora.timing import Timing
 
 KV_CAPACITY = "kv_capacity_tokens"
 FACTORS = (0.8, 1.2)
@@ -244,3 +249,40 @@ DRAFTS: dict[str, DraftCalibration] = {
     for name, acceptance in (("shared", _SHARED), ("chat", _CHAT), ("code", _CODE))
 }
 """By draft and the parallelism of its target: ``shared`` is one draft for all traffic."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCalibration:
+    """Constants of the S-LoRA loop and where they come from."""
+
+    timing: Timing
+    source: str
+
+
+A10G_PROFILE = LoopCalibration(
+    Timing(
+        per_step_seconds=0.02302,
+        per_sequence_seconds=1.817e-4,
+        per_kv_token_seconds=1.357e-6,
+        per_prompt_token_seconds=2.263e-4,
+    ),
+    "relative least squares on the rows of at most 160 sequences of Ying1123/VTC-artifact @ "
+    "192c2e20, fair_bench/cost_profile.json; fitted 2026-11-30",
+)
+"""Llama-2-7B on one A10G with a KV pool of 10,000 tokens, from timed forward passes."""
+
+A10G_FIRST_COME = LoopCalibration(
+    Timing(
+        per_step_seconds=0.02340,
+        per_sequence_seconds=2.052e-4,
+        per_kv_token_seconds=1.395e-6,
+        per_prompt_token_seconds=2.455e-4,
+        per_prefill_seconds=0.001348,
+        per_request_seconds=0.02687,
+        client_seconds=0.05056,
+    ),
+    "simplex on the first and last tokens of Ying1123/VTC-artifact @ 192c2e20, FCFS run of the "
+    "real trace alone, begun at the cost profile; mean error left 1.45 s of latencies around 50 s; "
+    "fitted 2026-11-30",
+)
+"""The same with its server, from the published first-come run's first and last tokens alone."""

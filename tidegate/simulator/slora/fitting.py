@@ -1,4 +1,4 @@
-"""Where the constants in ``calibrations`` come from; to redo the fits:
+"""Where the A10G's constants in ``engine_model.calibrations`` come from; to redo the fits:
 
     TIDEGATE_TRACES=FOLDER python -m tidegate.simulator.slora.fitting
 

@@ -4,7 +4,7 @@
     decode  = per_step + per_sequence * sequences + per_kv_token * KV tokens read
 
 and what the client adds to every latency (HTTP, detokenization, its own event loop). The constants
-and their sources are in ``calibrations``.
+and their sources are in ``engine_model.calibrations``.
 """
 
 from __future__ import annotations
