@@ -2,7 +2,7 @@
 
 OpenAI's (chat, completions, responses, embeddings) and those that vLLM 0.32 adds: rerank and score,
 each by all of its paths, tokenize and detokenize. Which of them an engine serves depends on its
-model; what it does not serve it answers itself, with 404.
+model; what it does not serve it answers itself, with 404, and the client is told which it does.
 """
 
 from __future__ import annotations
@@ -75,12 +75,17 @@ class Endpoint:
 
     generates: bool = field(init=False)
     """Whether it produces output tokens."""
+    task: contracts.Task | None = field(init=False)
+    """What a model must do to serve it; None: any does."""
     kind: contracts.Endpoint | None = field(init=False)
     """What rate limits call it; None: they do not count it."""
 
     def __post_init__(self) -> None:
         kind = contracts.Endpoint(self.name) if self.scheduled else None
-        object.__setattr__(self, "generates", bool(self.output_fields))
+        generates = bool(self.output_fields)
+        task = contracts.Task.GENERATE if generates else contracts.Task.EMBED
+        object.__setattr__(self, "generates", generates)
+        object.__setattr__(self, "task", task if self.scheduled else None)
         object.__setattr__(self, "kind", kind)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.endpoints import ENDPOINTS
 from tidegate_sidecar.engine import EngineUnreachable, Exchange
 from tidegate_sidecar.engine_connection import EngineBroken
 from tidegate_sidecar.errors import ApiError
 from tidegate_sidecar.runtime import Runtime
 from tidegate_sidecar.ticket import Ticket
-from tidegate_sidecar.upstream_errors import MAX_ERROR_BYTES, from_answer
+from tidegate_sidecar.upstream_errors import MAX_ERROR_BYTES, from_answer, other_task
 
 
 async def send(
@@ -50,8 +51,12 @@ def require_usage_known(error: ApiError) -> None:
         raise UsageNotTold
 
 
-async def upstream_error(exchange: Exchange) -> ApiError:
-    """The error of an answer other than 200."""
+async def upstream_error(runtime: Runtime, exchange: Exchange, path: str) -> ApiError:
+    """The error of an answer other than 200 to a request for the endpoint at ``path``."""
+    if exchange.status == 404 and runtime.in_force is not None:
+        task = runtime.in_force.model.task
+        if ENDPOINTS[path].task not in (task, None):
+            return other_task(path, task)
     try:
         body = await exchange.read_all(MAX_ERROR_BYTES)
     except EngineBroken:

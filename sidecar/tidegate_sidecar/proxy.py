@@ -242,7 +242,7 @@ class Proxy(TenantsPort):
         exchange = await send(runtime, ticket, endpoint.path, sent, opaque=not streams)
         try:
             if exchange.status != 200:
-                error = await upstream_error(exchange)
+                error = await upstream_error(runtime, exchange, endpoint.path)
                 if streams and not body.wants_usage and runtime.engine_tells_usage:
                     require_usage_known(error)
                 raise error

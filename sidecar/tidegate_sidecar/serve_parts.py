@@ -149,7 +149,7 @@ class _PartsOnTheirWay:
                 exchange = await send(self._runtime, ticket, self._path, sent, opaque=True)
                 try:
                     if exchange.status != 200:
-                        raise await upstream_error(exchange)
+                        raise await upstream_error(self._runtime, exchange, self._path)
                     body, encoding = await read_whole(exchange)
                 finally:
                     exchange.close()

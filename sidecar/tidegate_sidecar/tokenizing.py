@@ -40,7 +40,7 @@ async def ask_tokenizer(
             raise ApiError(Outcome.ENGINE_FAILED) from None
         try:
             if exchange.status != 200:
-                raise await upstream_error(exchange)
+                raise await upstream_error(runtime, exchange, body.endpoint.path)
             answer, encoding = await read_whole(exchange)
         finally:
             exchange.close()

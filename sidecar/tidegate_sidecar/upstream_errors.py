@@ -12,7 +12,9 @@ from typing import Any
 
 import orjson
 
+from tidegate.scheduling.contracts import Task
 from tidegate.scheduling.outcomes import Outcome
+from tidegate_sidecar.endpoints import ENDPOINTS
 from tidegate_sidecar.errors import ApiError
 
 _CLIENTS_FAULT = frozenset({400, 404, 413, 422})
@@ -37,6 +39,17 @@ def from_answer(status: int, retry_after: str | None, body: bytes) -> ApiError:
     if status == 503:
         return ApiError(Outcome.NO_ENGINE, retry_after=_usable(retry_after))
     return ApiError(Outcome.ENGINE_FAILED)
+
+
+def other_task(path: str, task: Task) -> ApiError:
+    """The 404 for an endpoint that no model of the pool's ``task`` serves."""
+    served = ", ".join(each for each, one in ENDPOINTS.items() if one.task in (task, None))
+    return ApiError(
+        Outcome.MALFORMED,
+        f"{path} is not served here: this pool's task is {task}. It serves {served}.",
+        status=404,
+        code="unknown_url",
+    )
 
 
 def _usable(retry_after: str | None) -> str | None:

@@ -19,7 +19,15 @@ from support.faulty_upstream import (
     reset,
     stall,
 )
-from support.sidecar import ALICE, BOB, SidecarUnderTest, chat_body, policy_document, raw_head
+from support.sidecar import (
+    ALICE,
+    BOB,
+    MODEL,
+    SidecarUnderTest,
+    chat_body,
+    policy_document,
+    raw_head,
+)
 
 from .conftest import StartSidecar
 
@@ -156,6 +164,37 @@ async def test_what_the_engine_says_of_the_request_passes_on_and_of_itself_does_
         assert body["error"]["message"] == message
         assert set(body["error"]) == {"message", "type", "param", "code"}
     assert "secret" not in json.dumps(body)
+
+
+@pytest.mark.parametrize(
+    ("task", "path", "body", "served"),
+    [
+        ("Embed", "/v1/chat/completions", chat_body(), "/v1/embeddings"),
+        ("Generate", "/v1/embeddings", {"input": "x"}, "/v1/chat/completions"),
+        ("Generate", "/v1/embeddings", {"input": ["x " * 5000] * 4}, "/v1/chat/completions"),
+    ],
+    ids=["chat", "an embedding", "a list in parts"],
+)
+async def test_an_endpoint_of_another_task_is_told_so_with_those_that_are_served(
+    start_sidecar: StartSidecar,
+    engine: FaultyEngine,
+    task: str,
+    path: str,
+    body: dict[str, Any],
+    served: str,
+) -> None:
+    policy = policy_document(model={"name": MODEL, "task": task})
+    sidecar = await start_sidecar(policy=policy)
+    engine.script = answer(404, {"detail": "Not Found"})
+    async with sidecar.request(path, body={"model": MODEL, **body}) as response:
+        assert response.status == 404
+        error = (await response.json())["error"]
+    assert error["code"] == "unknown_url"
+    said, served_here = error["message"].split(" It serves ")
+    assert said == f"{path} is not served here: this pool's task is {task}."
+    assert served in served_here
+    assert path not in served_here
+    engine.script = None
 
 
 async def test_a_stale_connection_is_replaced_and_nothing_sent_twice(
