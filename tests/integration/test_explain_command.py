@@ -14,7 +14,7 @@ from support.faulty_engine import FaultyEngine
 from support.sidecar import ALICE, SidecarUnderTest, policy_document, sidecar_under_test, speak
 
 from tidegate.cli.errors import CommandError
-from tidegate.cli.explain import _explanations, explain
+from tidegate.cli.explain import _explanations, explain, why_not_served
 from tidegate.cli.sidecars import Kubectl, SidecarAddress, sidecars_of_cluster
 
 pytestmark = pytest.mark.integration
@@ -107,6 +107,39 @@ async def found_through_kubectl(folder: Path, sidecar: SidecarUnderTest) -> None
     assert unreachable.startswith("team-a/chat-2 cannot be asked")
     found = await asyncio.to_thread(ask)
     assert found == [("team-a/chat-0", sidecar.admin_url, TOKEN)]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            {"Ready": "NoPool", "Accepted": "KeyConflict"},
+            "KeyConflict: about KeyConflict",
+        ),
+        ({"Ready": "NoPool"}, "NoPool: about NoPool"),
+        ({}, "see `kubectl describe tenants.tidegate.io b -n a`"),
+        (None, 'kubectl get: tenants.tidegate.io "b" not found'),
+    ],
+    ids=["not accepted", "no pool", "nothing", "missing"],
+)
+def test_a_tenant_that_no_pool_serves_is_told_by_its_conditions(
+    said: dict[str, str] | None, why: str, tmp_path: Path
+) -> None:
+    ready = {"type": "ResolvedRefs", "status": "True", "reason": "Resolved", "message": ""}
+    conditions = [ready] + [
+        {"type": kind, "status": "False", "reason": reason, "message": f"about {reason}"}
+        for kind, reason in (said or {}).items()
+    ]
+    tenant = tmp_path / "tenant.json"
+    tenant.write_text(json.dumps({"status": {"conditions": conditions}}))
+    answer = f"cat {tenant}" if said is not None else f"echo '{why[13:]}' >&2; exit 1"
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        '#!/bin/sh\n[ "$*" = "--kubeconfig=x get tenants.tidegate.io/b --namespace=a -o json" ] '
+        f"|| exit 2\n{answer}\n"
+    )
+    kubectl.chmod(0o755)
+    assert why_not_served(Kubectl(str(kubectl), Path("x")), "a/b") == why
 
 
 async def test_what_cannot_be_asked(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tidegate.scheduling.contracts import (
 
 _SECONDS = 10.0
 _NOT_FOUND = 404
+_TENANTS = "tenants.tidegate.io"
 
 T = TypeVar("T")
 Explanation = RequestExplanation | TenantExplanation
@@ -62,12 +63,14 @@ def explain(
     if sidecar is None and token_file is not None:
         raise CommandError("--token-file goes with --sidecar", 2)
     failures: list[CommandError] = []
+    kubectl: Kubectl | None = None
     with ExitStack() as stack:
         if sidecar is not None:
             token = None if token_file is None else _token(token_file)
             sidecars: Iterable[SidecarAddress] = [SidecarAddress("", sidecar.rstrip("/"), token)]
         else:
-            sidecars = sidecars_of_cluster(stack, _kubectl(kubeconfig, name), failures)
+            kubectl = _kubectl(kubeconfig, name)
+            sidecars = sidecars_of_cluster(stack, kubectl, failures)
         found = list(_explanations(sidecars, what, failures))
     if failures and not found:
         raise failures[0]
@@ -75,7 +78,8 @@ def explain(
         typer.echo(f"tidegate: {failure}", err=True)
     if not found:
         if _is_tenant(what):
-            raise CommandError(f"no sidecar's policy has a tenant {what!r}")
+            why = "" if kubectl is None else f": {why_not_served(kubectl, what)}"
+            raise CommandError(f"no sidecar's policy has a tenant {what!r}{why}")
         raise CommandError(
             f"no sidecar knows a request {what!r} (any more); a tenant is NAMESPACE/NAME"
         )
@@ -88,6 +92,21 @@ def explain(
             typer.echo(f"{one.pod}:")
         for line in _lines(explanation):
             typer.echo(line)
+
+
+def why_not_served(kubectl: Kubectl, tenant: str) -> str:
+    """What the conditions of a Tenant, `namespace/name`, say of why no pool serves it."""
+    namespace, name = tenant.split("/", 1)
+    try:
+        found = kubectl.json("get", f"{_TENANTS}/{name}", f"--namespace={namespace}")
+    except CommandError as error:
+        return str(error)
+    conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", [])}
+    for kind in ("Accepted", "ResolvedRefs", "Ready"):
+        condition = conditions.get(kind, {"status": "True"})
+        if condition["status"] != "True":
+            return f"{condition['reason']}: {condition['message']}"
+    return f"see `kubectl describe {_TENANTS} {name} -n {namespace}`"
 
 
 def _token(file: Path) -> str:
