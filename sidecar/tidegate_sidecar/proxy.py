@@ -103,7 +103,8 @@ class Proxy(TenantsPort):
         in_force, identity = self._identify(request, stage)
         usable = in_force.model_of(_tenant(in_force, identity))
         wanted = path.removeprefix(MODELS_PATH)[1:]
-        body = models_answer(self._runtime.engine_models, usable, wanted)
+        bound = in_force.model.max_model_len_tokens
+        body = models_answer(self._runtime.engine_models, usable, wanted, bound)
         self._end(stage, Outcome.COMPLETED)
         return json_answer(body, stage.id, headers=self._limit_headers(stage))
 

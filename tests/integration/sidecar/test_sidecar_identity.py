@@ -43,6 +43,19 @@ async def test_r2_models_are_those_of_the_pool_with_the_engines_fields(
         assert (await response.json())["error"]["code"] == "model_not_found"
 
 
+@pytest.mark.parametrize(("policys", "told"), [(8192, 8192), (1_000_000, 131_072)])
+async def test_a_models_length_is_the_lower_of_the_policys_and_the_engines(
+    start_sidecar: StartSidecar, policys: int, told: int
+) -> None:
+    model = {"name": "test-model", "max_model_len_tokens": policys}
+    sidecar = await start_sidecar(policy=policy_document(model=model))
+    async with sidecar.request("/v1/models", method="GET") as response:
+        (card,) = (await response.json())["data"]
+    assert card["max_model_len"] == told
+    async with sidecar.request("/v1/models/test-model", method="GET") as response:
+        assert await response.json() == card
+
+
 @pytest.mark.parametrize(("tier_priority", "sent"), [(100, -100), (0, None), (-(2**31), 2**31 - 1)])
 async def test_o13_the_engine_gets_its_priority_from_the_tier_alone(
     start_sidecar: StartSidecar, engine: FaultyEngine, tier_priority: int, sent: int | None
