@@ -63,9 +63,9 @@ def notes(report: LoadReport) -> list[str]:
         lines.append("Interrupted: these are the figures until then.")
     if client.saturated:
         lines.append(
-            "WARNING: the load generator itself was late (lag above; "
-            f"{client.late_sends} sends): these latencies are partly its own. Send less, or from a "
-            "faster machine."
+            "WARNING: the load generator itself was late "
+            f"({seconds(client.loop_lag_p99_seconds)} in its event loop, {client.late_sends} late "
+            "sends): these latencies are partly its own. Send less, or from a faster machine."
         )
     return lines
 
