@@ -73,7 +73,7 @@ def notes(report: LoadReport) -> list[str]:
 def _table(report: LoadReport, title: str | None, *, counts: bool, latencies: bool) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("tenant", no_wrap=True)
-    table.add_column("tier", no_wrap=True)
+    table.add_column("label", no_wrap=True)  # the scenario's: the cluster may know another tier
     for column in (*(_COUNTS if counts else ()), *(_LATENCIES if latencies else ())):
         table.add_column(column, justify="right", no_wrap=True)
 
