@@ -98,7 +98,7 @@ ROWS: Sequence[Row] = (
     ),
     Row(
         "promptLimit.maxPrefillTime", "quick", codes((8, 1), (32_000, 1)),
-        [None, None], [None, TOO_LONG], {"promptLimit": {"maxPrefillTime": "200ms"}},
+        [None, None], [None, TOO_LONG], {"promptLimit": {"maxPrefillTime": "80ms"}},
     ),
     Row("promptLimit.onExceed", "last", long_one_is_last, False, True, ONE | LAST, ONE),
     Row(
@@ -164,10 +164,11 @@ async def test_each_limit_makes_something_differ(scene: Scene) -> None:
         assert found["capped"] > 0.8, found
 
         await apply_all(calls)
-        assert await unexpected(calls, ROWS, lambda row: row.with_it) == {}
         found = await shares(calls, 5.0, list(PRIORITIES))
         assert max(found["capped"], found["capped-here"]) < 0.35, found
         assert min(found["rest"], found["due-here"]) > 0.15, found
+        # After a hundred requests of one size: promises go by what the engine held of late.
+        assert await unexpected(calls, ROWS, lambda row: row.with_it) == {}
         await asyncio.to_thread(
             scene.cluster.until, "closed is told why", lambda: is_told_why(scene), WAIT_SECONDS
         )

@@ -98,6 +98,14 @@ class PoolCalls:
         """Until so many are queued or in the engine."""
         await self.until_load(lambda queued, running: queued + running == count)
 
+    async def preemptions(self, tenant: str) -> int:
+        """How often requests of the tier of that name were taken off the engine so far: some before
+        the engine has logged that they came."""
+        async with self._admin.get("/status") as answer:
+            tiers = (await answer.json())["tiers"]
+        name = f"{self.scene.namespace}-{tenant}"
+        return sum(tier.get("preemptions_total", 0) for tier in tiers if tier["name"] == name)
+
     async def events(self, requests: Collection[str | None], *kinds: str) -> list[dict[str, Any]]:
         """What the engine logged of these, by their ids."""
         logged = await asyncio.to_thread(self.scene.engine_events)
