@@ -13,14 +13,22 @@ from typing import NamedTuple
 
 from tidegate.scheduling.contracts import (
     EXPLANATION_VERSION,
+    LimitUse,
+    PromiseKept,
     RequestExplanation,
     RequestState,
+    SloMetric,
     TenantExplanation,
     TenantRequests,
+    TierPolicy,
+    UsageRecord,
 )
 from tidegate.scheduling.limit_window import Clocks
+from tidegate.scheduling.outcomes import Outcome
 from tidegate_sidecar.passage import Passage
+from tidegate_sidecar.recent_requests import Lately
 from tidegate_sidecar.runtime import Runtime
+from tidegate_sidecar.slo_tally import Ending, Verdict, judged
 
 LATELY_SECONDS = 60.0
 """As far as the status of a pool looks back."""
@@ -41,14 +49,14 @@ def explain_request(runtime: Runtime, request_id: str) -> RequestExplanation | N
         tier=record.tier,
         lateness=None if entry.refusal is None else entry.refusal.lateness,
         record=record,
+        limit=_limit_of(runtime, record),
     )
 
 
 def explain_tenant(runtime: Runtime, name: str) -> TenantExplanation | None:
     """A tenant of the policy in force; None: it is not one."""
     in_force, scheduler = runtime.in_force, runtime.dispatcher.scheduler
-    tenant = in_force.tenant(name) if in_force is not None else None
-    if tenant is None or scheduler is None:
+    if in_force is None or scheduler is None or (tenant := in_force.tenant(name)) is None:
         return None
     now, utc = runtime.dispatcher.loop.time(), time.time()
     standings = scheduler.standings
@@ -68,6 +76,8 @@ def explain_tenant(runtime: Runtime, name: str) -> TenantExplanation | None:
         closed=standings.closed(name),
         next_request=None if following is None else following.id,
         standing=None if following is None else standings.of_request(following.id, now),
+        in_engine_now=() if following is None else _in_engine_now(runtime),
+        engine_seats=in_force.policy.engine.max_num_seqs,
         limits=standings.limits_of(name, Clocks(now, utc)),
         told_at=utc,
         started_at=runtime.started_at,
@@ -76,6 +86,7 @@ def explain_tenant(runtime: Runtime, name: str) -> TenantExplanation | None:
         else {outcome.value: count for outcome, count in tally.outcomes.items()},
         lately_seconds=min(lately.seconds, max(utc - runtime.started_at, 0.0)),
         lately=lately.outcomes,
+        promise=_promise(in_force.tier_of(tenant), lately),
         slowest=lately.slowest,
         last=tuple(runtime.reports.recent.last_of(name)),
     )
@@ -94,6 +105,7 @@ def _open(runtime: Runtime, passage: Passage) -> RequestExplanation:
     return replace(
         told,
         standing=standing,
+        in_engine_now=() if standing is None else _in_engine_now(runtime),
         running_seconds=now - until if running else None,
         output_tokens=sum(ticket.output_tokens for ticket in passage.tickets),
     )
@@ -128,6 +140,17 @@ def _told(
     )
 
 
+def _in_engine_now(runtime: Runtime) -> tuple[TenantRequests, ...]:
+    return _rows(
+        runtime,
+        Counter(
+            passage.tenant
+            for passage in runtime.reports.open
+            if any(ticket.request.dispatched is not None for ticket in passage.tickets)
+        ),
+    )
+
+
 class _Arrival(NamedTuple):
     """What there was when a request came."""
 
@@ -155,6 +178,34 @@ def _at_arrival(runtime: Runtime, moment: float, but: str) -> _Arrival:
             waits = moment < passage.waited_until(now)
             (waiting if waits else in_engine)[passage.tenant] += 1
     return _Arrival(_rows(runtime, in_engine), _rows(runtime, waiting), complete)
+
+
+def _promise(tier: TierPolicy, lately: Lately) -> PromiseKept | None:
+    """Judged as the tier's own count is, by the target in force now."""
+    metric = SloMetric.TIME_TO_FIRST_TOKEN
+    targets = [each.target_seconds for each in tier.slo_objectives if each.metric is metric]
+    if not targets:
+        return None
+    verdicts = Counter(
+        judged(
+            metric,
+            targets[0],
+            Ending(Outcome(record.outcome), record.duration_seconds, record.ttft_seconds),
+        )
+        for record in lately.records
+    )
+    late, refused = verdicts[Verdict.LATE], verdicts[Verdict.REFUSED]
+    return PromiseKept(targets[0], verdicts[Verdict.KEPT] + late + refused, late, refused)
+
+
+def _limit_of(runtime: Runtime, record: UsageRecord) -> LimitUse | None:
+    """None: it was not refused by a rate limit, or by one that is in force no more."""
+    scheduler = runtime.dispatcher.scheduler
+    if scheduler is None or record.limit is None:
+        return None
+    clocks = Clocks(runtime.dispatcher.loop.time(), time.time())
+    uses = scheduler.standings.limits_of(record.tenant, clocks)
+    return next((use for use in uses if use.name == record.limit), None)
 
 
 def _rows(runtime: Runtime, counts: Counter[str]) -> tuple[TenantRequests, ...]:

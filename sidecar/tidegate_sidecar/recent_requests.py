@@ -45,9 +45,15 @@ class Lately(NamedTuple):
 
     seconds: float
     """How far that goes back."""
-    outcomes: Counter[str]
+    records: list[UsageRecord]
+    """Newest first."""
     slowest: UsageRecord | None
     """The one that was served and had its first token, or its end, last after its arrival."""
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How many ended how."""
+        return Counter(record.outcome for record in self.records)
 
 
 class _Dispatch(NamedTuple):
@@ -134,7 +140,7 @@ class RecentRequests:
     def lately(self, tenant: str, now: float, seconds: float) -> Lately:
         """Of this tenant, those that ended within the last ``seconds``, or as far back as is
         remembered."""
-        outcomes: Counter[str] = Counter()
+        records: list[UsageRecord] = []
         slowest: UsageRecord | None = None
         ended = self._all.entries
         for entry in reversed(ended):
@@ -142,7 +148,7 @@ class RecentRequests:
                 break
             if entry.record.tenant != tenant:
                 continue
-            outcomes[entry.record.outcome] += 1
+            records.append(entry.record)
             if entry.dispatched and (
                 slowest is None or _served_in(entry.record) > _served_in(slowest)
             ):
@@ -150,7 +156,7 @@ class RecentRequests:
         else:
             if len(ended) == MAX_ENDED:
                 seconds = now - ended[0].end
-        return Lately(seconds, outcomes, slowest)
+        return Lately(seconds, records, slowest)
 
     def present_at(self, moment: float) -> tuple[list[Ended], bool]:
         """Those that had come by then and had not ended; and whether all of these are known."""

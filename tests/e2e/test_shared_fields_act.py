@@ -199,7 +199,7 @@ def it_is_explained(scene: Scene, request: str) -> None:
         "explain", request
     )
     told = scene.cluster.tidegate("explain", f"{scene.namespace}/together")
-    assert f"limit calls (per Hour): {LIMIT} of {LIMIT} requests" in told
+    assert f"limit calls: {LIMIT} of {LIMIT} requests an hour" in told
 
 
 def password_secret(scene: Scene) -> dict[str, Any]:

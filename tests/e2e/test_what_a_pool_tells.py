@@ -200,7 +200,7 @@ def commands_tell_of_it(scene: Scene) -> None:
     assert rows[f"{NAMESPACE}-one-by-one"][-1] == "3 held"
     assert "3 rate_limited (limit calls)" in rows[f"{NAMESPACE}/limited"]
     told = scene.cluster.tidegate("explain", f"{NAMESPACE}/limited")
-    assert "limit calls (per Month): 2 of 2 requests" in told
+    assert "limit calls: 2 of 2 requests a month" in told
     assert "3 rate_limited" in told
     told = " ".join(scene.cluster.tidegate("rules", "--pool", f"{NAMESPACE}/pool").split())
     assert "50% of its requests over 2h are promised their whole answer within 0.001 s" in told

@@ -13,7 +13,9 @@ from tidegate.scheduling.contracts import (
     Hold,
     Lateness,
     LimitUse,
+    LimitWindow,
     NoForecast,
+    PromiseKept,
     RequestExplanation,
     RequestState,
     SchedulingMode,
@@ -30,9 +32,17 @@ _WHY_TIER = {
     TierBefore.TURN: "it is its turn",
     TierBefore.LIMIT: "this tier is above its limit",
 }
-_WHY_NO_FORECAST = {
-    NoForecast.STARVED: "tiers that go first are sent all that the engine can take",
-    NoForecast.NOT_MEASURED: "no request has left a full queue yet since the sidecar started",
+_NO_FORECAST = {
+    NoForecast.STARVED: "predicted start: never, while tiers that go first are sent all that the "
+    "engine can take",
+    NoForecast.NOT_MEASURED: "when it starts cannot be told: no request has left a full queue yet "
+    "since the sidecar started",
+}
+_WINDOWS = {
+    LimitWindow.MINUTE: "a minute",
+    LimitWindow.HOUR: "an hour",
+    LimitWindow.DAY: "a day",
+    LimitWindow.MONTH: "a month",
 }
 _UNITS = {
     FairnessUnit.REQUESTS: "requests",
@@ -50,7 +60,8 @@ def request_lines(explanation: RequestExplanation) -> Iterator[str]:
     waited = _seconds(explanation.waited_seconds)
     record = explanation.record
     if record is not None:
-        yield from _ended(head, record)
+        limits = () if explanation.limit is None else (explanation.limit,)
+        yield from _ended(head, record, limits)
     elif explanation.state is RequestState.WAITING:
         yield f"{head} waits, {waited} so far"
     else:
@@ -61,6 +72,7 @@ def request_lines(explanation: RequestExplanation) -> Iterator[str]:
         yield from _lateness(explanation.lateness)
     if explanation.standing is not None:
         yield from _standing(explanation.standing)
+        yield from _seats(explanation)
     yield from _at_arrival(explanation)
     yield from _served_instead(explanation)
 
@@ -80,19 +92,22 @@ def tenant_lines(explanation: TenantExplanation) -> Iterator[str]:
     if explanation.standing is not None:
         yield f"  next is request {explanation.next_request}"
         yield from _standing(explanation.standing)
+        yield from _seats(explanation)
     for use in explanation.limits:
-        yield f"  limit {use.name} (per {use.per}): {_use(use)}"
+        yield f"  limit {use.name}: {_use(use)}"
     yield from _ended_by_outcome(explanation)
     for record in explanation.last[:_SHOWN]:
-        yield _row(record, explanation.told_at)
+        yield _row(record, explanation)
 
 
 def _ended_by_outcome(explanation: TenantExplanation) -> Iterator[str]:
     if explanation.lately:
         over = _seconds(explanation.lately_seconds)
         yield f"  ended in the last {over}: {_outcomes(explanation.lately)}"
+    if explanation.promise is not None:
+        yield _promise(explanation.promise, explanation.lately_seconds)
     if (slowest := explanation.slowest) is not None:
-        yield f"  slowest of these: {_row(slowest, explanation.told_at).strip()}"
+        yield f"  slowest of these: {_row(slowest, explanation).strip()}"
     if explanation.requests_total:
         since = ""
         if explanation.started_at:
@@ -106,12 +121,24 @@ def _outcomes(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in ranked)
 
 
-def _row(record: UsageRecord, told_at: float) -> str:
-    ago = ""
+def _promise(promise: PromiseKept, lately_seconds: float) -> str:
+    told = f"  promised: a first token within {_seconds(promise.target_seconds)}"
+    if not promise.requests:
+        return told
+    fared = f"{promise.late} of {promise.requests} were late"
+    if promise.refused:
+        fared += f" and {promise.refused} refused"
+    return f"{told}; in the last {_seconds(lately_seconds)} {fared}"
+
+
+def _row(record: UsageRecord, explanation: TenantExplanation) -> str:
+    ago, told_at = "", explanation.told_at
     if told_at:
         ended_at = record.arrived_at + record.duration_seconds
         ago = f", {age(max(0, int(told_at - ended_at)))} ago"
-    return f"  {record.id}{ago}: " + ", ".join([_ending(record), *_times(record)])
+    return f"  {record.id}{ago}: " + ", ".join(
+        [_ending(record, explanation.limits), *_times(record)]
+    )
 
 
 def _standing(standing: Standing) -> Iterator[str]:
@@ -123,7 +150,7 @@ def _standing(standing: Standing) -> Iterator[str]:
     if standing.hold is Hold.IN_FLIGHT_LIMIT:
         yield "  it waits for one of those to end"
     elif standing.hold is Hold.ENGINE:
-        yield "  nothing goes before it; it waits for the engine to take one more"
+        yield "  nothing goes before it now; it starts as soon as the engine takes one more"
     if standing.mode is not SchedulingMode.TIDEGATE:
         before = standing.ahead_in_arrival_order or 0
         yield f"  the pool serves by arrival ({standing.mode}): {before} requests came before it"
@@ -139,13 +166,30 @@ def _standing(standing: Standing) -> Iterator[str]:
         )
         yield f"  {some} before its own: {names}{more}"
     yield from _due(standing)
-    if standing.starts_in_seconds is None:
-        why = _WHY_NO_FORECAST[standing.no_forecast or NoForecast.NOT_MEASURED]
-        yield f"  when it starts cannot be told: {why}"
+    yield from _forecast(standing)
+
+
+def _forecast(standing: Standing) -> Iterator[str]:
+    """When it starts, where its hold has not said all there is to say of that."""
+    if standing.no_forecast is NoForecast.ENGINE:
+        if standing.hold is None:
+            yield "  it starts with the next ones that the engine takes"
+    elif standing.starts_in_seconds is None:
+        yield f"  {_NO_FORECAST[standing.no_forecast or NoForecast.NOT_MEASURED]}"
     else:
         finish = standing.finishes_in_seconds
         end = "" if finish is None else f", end: in {_seconds(finish)}"
-        yield f"  predicted start: in {_seconds(standing.starts_in_seconds)}{end}"
+        start = _seconds(standing.starts_in_seconds)
+        later = " or later, if tiers that go first are sent more" if standing.tiers_ahead else ""
+        yield f"  predicted start: in {start}{end}{later}"
+
+
+def _seats(explanation: RequestExplanation | TenantExplanation) -> Iterator[str]:
+    """Who has the engine now."""
+    if rows := explanation.in_engine_now:
+        count, seats = sum(row.requests for row in rows), explanation.engine_seats
+        room = "" if seats is None else f" of {seats} seats"
+        yield f"  in the engine now: {count}{room}: {_requests(rows)}"
 
 
 def _due(standing: Standing) -> Iterator[str]:
@@ -153,11 +197,15 @@ def _due(standing: Standing) -> Iterator[str]:
     if standing.tenant_share_percent >= 100:
         yield "  no other tenant of its tier sends now"
         return
-    had, unit = round(standing.tenant_debt), _UNITS[standing.unit]
-    beyond = f"{abs(had)} {unit} {'more' if had > 0 else 'less'} than that" if had else "just that"
+    owes, unit = round(standing.tenant_debt), _UNITS[standing.unit]
+    stands = "it owes the others nothing"
+    if owes > 0:
+        stands = f"it owes {owes} {unit}, and misses turns until that is paid"
+    elif owes < 0:
+        stands = f"it has {-owes} {unit} of credit, and goes first until that is used"
     yield (
         f"  by weight its tenant is due {standing.tenant_share_percent:.0f} % of what its tier "
-        f"gets, and has had {beyond}"
+        f"gets, and more, free of debt, while others ask for less; {stands}"
     )
 
 
@@ -197,8 +245,8 @@ def _requests(rows: Sequence[TenantRequests]) -> str:
     return shown if len(rows) <= _SHOWN else f"{shown}, {len(rows) - _SHOWN} more tenants"
 
 
-def _ended(head: str, record: UsageRecord) -> Iterator[str]:
-    yield f"{head}: {_ending(record)}"
+def _ended(head: str, record: UsageRecord, limits: Sequence[LimitUse]) -> Iterator[str]:
+    yield f"{head}: {_ending(record, limits)}"
     if times := _times(record):
         yield "  " + ", ".join(times)
     if record.prompt_tokens or record.output_tokens:
@@ -210,10 +258,12 @@ def _ended(head: str, record: UsageRecord) -> Iterator[str]:
         yield f"  it ended {late} later than was expected, by {record.vft_skew_cause}"
 
 
-def _ending(record: UsageRecord) -> str:
+def _ending(record: UsageRecord, limits: Sequence[LimitUse]) -> str:
+    """``limits``: among which the one that refused it may be, for what it allows."""
     text = record.outcome
     if record.limit is not None:
-        text += f" by limit {record.limit}"
+        allows = next((_allows(use) for use in limits if use.name == record.limit), "")
+        text += f" by limit {record.limit}" + (f" ({allows})" if allows else "")
     if record.retry_after_seconds is not None:
         text += f", told to retry after {record.retry_after_seconds} s"
     return text
@@ -230,15 +280,18 @@ def _times(record: UsageRecord) -> list[str]:
 
 
 def _use(use: LimitUse) -> str:
-    parts = [
-        f"{used} of {most} {what}"
-        for most, used, what in (
-            (use.requests, use.requests_used, "requests"),
-            (use.tokens, use.tokens_used, "tokens"),
-        )
-        if most is not None
-    ]
-    return ", ".join(parts)
+    kinds = (
+        (use.requests, use.requests_used, "requests"),
+        (use.tokens, use.tokens_used, "tokens"),
+    )
+    parts = [f"{used} of {most} {what}" for most, used, what in kinds if most is not None]
+    return f"{', '.join(parts)} {_WINDOWS[use.per]}"
+
+
+def _allows(use: LimitUse) -> str:
+    kinds = ((use.requests, "requests"), (use.tokens, "tokens"))
+    parts = [f"{most} {what}" for most, what in kinds if most is not None]
+    return f"{', '.join(parts)} {_WINDOWS[use.per]}"
 
 
 def _seconds(seconds: float) -> str:

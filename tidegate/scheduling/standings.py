@@ -41,6 +41,8 @@ from tidegate.scheduling.selection import Selection
 from tidegate.scheduling.state import TenantState, TierState
 
 _SHOWN_TENANTS = 5
+_AT_ONCE_SECONDS = 0.001
+"""Less is no forecast of one that waits: a fluid's first comes at once, no whole request does."""
 
 
 class Standings:
@@ -83,7 +85,7 @@ class Standings:
             hold = Hold.IN_FLIGHT_LIMIT
         elif not before and not tiers and not ahead and not arrivals:
             hold = Hold.ENGINE
-        starts, no_forecast = self._starts_in_seconds(job, before, now)
+        starts, no_forecast = self._starts_in_seconds(job, before, hold, now)
         return Standing(
             position=len(before) + 1,
             tenant_queued=tenant.queue.size,
@@ -174,13 +176,15 @@ class Standings:
         return 100 * tenant.account.weight / active
 
     def _starts_in_seconds(
-        self, job: Job, before: list[Job], now: float
+        self, job: Job, before: list[Job], hold: Hold | None, now: float
     ) -> tuple[float | None, NoForecast | None]:
         """When, or why nobody can tell."""
         if self._forecasts:
             seconds = self._outlook.starts_in_seconds(job, before, now)
             if seconds is not None and not isfinite(seconds):
                 return None, NoForecast.STARVED
+            if seconds is not None and (hold is Hold.ENGINE or seconds < _AT_ONCE_SECONDS):
+                return None, NoForecast.ENGINE
         else:
             gap = job.tenant.drain_rate.next_place_seconds(now)
             seconds = None if gap is None else gap * (len(before) + 1)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from support.fake_engine import until
 from support.faulty_engine import FaultyEngine, answer_well
 from support.faulty_upstream import Connection
-from support.sidecar import ALICE, BOB, SidecarUnderTest, policy_document, speak
+from support.sidecar import ALICE, BOB, SidecarUnderTest, keys_document, policy_document, speak
 
 from tidegate.scheduling.contracts import (
+    Bundle,
     Hold,
+    PromiseKept,
     RequestExplanation,
     RequestState,
     TenantExplanation,
@@ -66,6 +69,8 @@ async def test_a_request_from_its_queue_to_its_end(
     assert [(row.tenant, row.requests) for row in last.waiting_then] == [(ALICE, 1)]
     tenant = await ask(sidecar, f"tenants/{ALICE}")
     assert (tenant.queued, tenant.running, tenant.next_request) == (2, 1, waiting[0].id)
+    assert tenant.in_engine_now == last.in_engine_now == last.in_engine
+    assert explained.in_engine_now == ()  # it runs
     assert tenant.oldest_request == waiting[0].id
     assert tenant.oldest_wait_seconds > 0
     release.set()
@@ -95,11 +100,35 @@ async def test_a_refusal_names_its_limit(start_sidecar: StartSidecar) -> None:
     refused = await ask(sidecar, f"requests/{headers['x-request-id']}")
     assert refused.state is RequestState.ENDED
     assert (refused.record.outcome, refused.record.limit) == ("rate_limited", "minute")
+    assert (refused.limit.name, refused.limit.requests) == ("minute", 1)
     assert refused.record.retry_after_seconds == int(headers["retry-after"])
     assert (refused.waited_seconds, refused.served_instead) == (0, ())
     tenant = await ask(sidecar, f"tenants/{ALICE}")
     (use,) = tenant.limits
     assert (use.name, use.requests_used, use.requests) == ("minute", 1, 1)
+
+
+async def test_how_a_tenants_first_tokens_fared_beside_the_promise(
+    start_sidecar: StartSidecar, engine: FaultyEngine
+) -> None:
+    async def slow(connection: Connection) -> None:
+        await asyncio.sleep(0.01)
+        await answer_well(engine.requests[-1])(connection)
+
+    engine.script = slow
+    objective = {"metric": "TimeToFirstToken", "target_seconds": 60.0}
+    limit = {"name": "minute", "per": "Minute", "requests": 2}
+    tier = {"slo_objectives": [objective], "rate_limits": [limit]}
+    sidecar = await start_sidecar(policy=policy_document(tier=tier))
+    for _ in range(3):
+        await speak(sidecar)
+    promise = (await ask(sidecar, f"tenants/{ALICE}")).promise
+    assert promise == PromiseKept(60.0, requests=2)  # one at its own limit does not count
+    objective["target_seconds"] = 0.001
+    bundle = {"policy": policy_document(2, tier=tier), "keys": keys_document(2)}
+    sidecar.runtime.apply(loads(Bundle, json.dumps(bundle)))
+    promise = (await ask(sidecar, f"tenants/{ALICE}")).promise
+    assert promise == PromiseKept(0.001, requests=2, late=2)
 
 
 async def test_what_is_not_known(sidecar: SidecarUnderTest) -> None:

@@ -12,6 +12,7 @@ from tidegate.scheduling.contracts import (
     BetweenTiers,
     Hold,
     LimitWindow,
+    NoForecast,
     RateLimit,
     SchedulingMode,
     TierBefore,
@@ -119,6 +120,32 @@ def test_a_start_is_predicted_from_what_goes_before(build: SimpleNamespace) -> N
     assert far is not None
     assert near.starts_in_seconds is not None
     assert far.starts_in_seconds == pytest.approx(3 * near.starts_in_seconds)
+
+
+def test_what_waits_for_the_engine_alone_is_predicted_no_moment(build: SimpleNamespace) -> None:
+    policy = build.policy(tenants={"a": "standard", "b": "standard"})
+    scheduler = Scheduler(policy, 0.0, timed=True)
+    for number in range(6):
+        scheduler.submit(build.request(f"a{number}", "a"), 0.0)
+    for second in (1.0, 2.0, 3.0):
+        request = scheduler.next(second)
+        assert request is not None
+        scheduler.finish(request.id, Usage(100, 10), second)
+    scheduler.submit(build.request("b0", "b"), 3.0)
+    peeked = scheduler.peek(3.0)
+    assert peeked is not None
+    assert peeked.id == "b0"
+    for name, hold in (("b0", Hold.ENGINE), ("a3", None)):  # a3 waits for one that owes nothing
+        first = scheduler.standings.of_request(name, 3.0)
+        assert first is not None
+        assert first.hold is hold
+        assert first.starts_in_seconds is first.finishes_in_seconds is None
+        assert first.no_forecast is NoForecast.ENGINE
+    last = scheduler.standings.of_request("a5", 3.0)
+    assert last is not None
+    assert last.starts_in_seconds is not None
+    assert last.starts_in_seconds > 0.5
+    assert last.no_forecast is None
 
 
 def test_limits_show_what_was_used(build: SimpleNamespace) -> None:

@@ -98,4 +98,4 @@ def test_how_a_tenants_requests_of_the_last_minute_ended() -> None:
     assert lately.slowest.id == "slow"
     for number in range(MAX_ENDED):
         recent.ended(ended(f"n{number}", "b", came=150.0), known_tenant=True)
-    assert recent.lately("a", 155.0, 60.0) == (5.0, {}, None)
+    assert recent.lately("a", 155.0, 60.0) == (5.0, [], None)

@@ -36,7 +36,7 @@ class Hold(StrEnum):
     """What keeps a request from being the next, where it is not only the others before it.
 
     InFlightLimit: its tenant has as many in the engine as its tier allows. Engine: nothing goes
-    before it; it waits for the engine to take one more.
+    before it now; it waits for the engine to take one more.
     """
 
     IN_FLIGHT_LIMIT = "InFlightLimit"
@@ -47,11 +47,13 @@ class NoForecast(StrEnum):
     """Why nobody can tell when a request starts.
 
     NotMeasured: no request has left a queue that was full yet. Starved: tiers that go first are
-    sent all that the engine can take.
+    sent all that the engine can take. Engine: what goes before it takes no time that counts; it
+    starts as soon as the engine takes one more.
     """
 
     NOT_MEASURED = "NotMeasured"
     STARVED = "Starved"
+    ENGINE = "Engine"
 
 
 class RequestState(StrEnum):
@@ -109,7 +111,8 @@ class Standing:
     tiers_ahead: tuple[TierAhead, ...] = described("Tiers that go first.", default=())
     hold: Hold | None = described("What else keeps it.", default=None)
     starts_in_seconds: float | None = described(
-        "When it is predicted to go to the engine, from now; null: see `no_forecast`.",
+        "When it is predicted to go to the engine, from now, if tiers that go first are sent no "
+        "more than lately; null: see `no_forecast`.",
         default=None,
         low=0,
     )
@@ -184,6 +187,9 @@ class RequestExplanation(Report):
         "Sequences that the engine runs at most; null: not known.", default=None, low=1
     )
     lateness: Lateness | None = described("Of one that was throttled.", default=None)
+    in_engine_now: tuple[TenantRequests, ...] = described(
+        "Of one that waits: whose requests the engine has now, most first.", default=()
+    )
     served_instead: tuple[TenantRequests, ...] = described(
         "Whose requests went to the engine while it waited, most first; as far back as it is "
         "remembered.",
@@ -196,6 +202,24 @@ class RequestExplanation(Report):
     running_seconds: float | None = described("Since its dispatch.", default=None, low=0)
     output_tokens: int = described("Seen so far of one that runs.", default=0, low=0)
     record: UsageRecord | None = described("Of one that has ended.", default=None)
+    limit: LimitUse | None = described(
+        "The rate limit that refused it, and what its tenant has used of it now.", default=None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseKept:
+    """What a tenant is promised of its first tokens, and how its last requests fared."""
+
+    target_seconds: float = described("Promised from the arrival to the first token.", low=0)
+    requests: int = described("Of the time of `lately`, those that count for it.", default=0, low=0)
+    late: int = described("Of them, those whose first token came late.", default=0, low=0)
+    refused: int = described(
+        "Of them, those that the pool ended before that (throttled, waited too long, engine "
+        "failed).",
+        default=0,
+        low=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +240,12 @@ class TenantExplanation(Report):
     closed: str | None = described("Why new ones are refused; null: they are not.", default=None)
     next_request: str | None = described("Id of the one that goes next.", default=None)
     standing: Standing | None = described("Of that one.", default=None)
+    in_engine_now: tuple[TenantRequests, ...] = described(
+        "While one waits: whose requests the engine has now, most first.", default=()
+    )
+    engine_seats: int | None = described(
+        "Sequences that the engine runs at most; null: not known.", default=None, low=1
+    )
     limits: tuple[LimitUse, ...] = described("Its rate limits.", default=())
     told_at: float = described("When this was told, seconds since the epoch.", default=0.0, low=0)
     started_at: float = described(
@@ -229,6 +259,9 @@ class TenantExplanation(Report):
     )
     lately: Mapping[str, int] = described(
         "Ended requests of that time by outcome.", default_factory=dict
+    )
+    promise: PromiseKept | None = described(
+        "Of its first tokens; null: its tier promises nothing of them.", default=None
     )
     slowest: UsageRecord | None = described(
         "Of those the one that was served and had its first token last after its arrival.",
