@@ -33,6 +33,7 @@ from tidegate.simulator.engine_model.hook import StepDecisions, StepHook
 from tidegate.simulator.engine_model.kv_cache import Block, KvCache
 from tidegate.simulator.engine_model.request import EngineRequest, RequestState
 from tidegate.simulator.engine_model.result import StepResult
+from tidegate.simulator.engine_model.speculation import Speculation
 from tidegate.simulator.engine_model.waiting import make_queue
 
 __all__ = ["NULL_BLOCKS", "Engine", "EngineConfig", "EngineTotals"]
@@ -279,7 +280,8 @@ class Engine:
         pairs = 0.0
         for request, tokens in plan.rows:
             computed = request.computed_tokens
-            if computed >= request.prompt_tokens and computed + 1 == request.total_tokens:
+            output = request.output_tokens
+            if computed >= request.prompt_tokens and computed + 1 == request.prompt_tokens + output:
                 decode_rows += 1
                 decode_tokens += tokens
                 kv_tokens_read += computed + tokens
@@ -321,6 +323,7 @@ class Engine:
     ) -> tuple[list[EngineRequest], list[EngineRequest]]:
         sampled: list[EngineRequest] = []
         finished: list[EngineRequest] = []
+        speculation = self.config.speculation
         for request, tokens in plan.rows:
             total = request.prompt_tokens + request.output_tokens
             verified = request.computed_tokens + tokens - total
@@ -331,32 +334,34 @@ class Engine:
                 request.first_token_at = ends_at
                 self.totals.prompt_tokens += request.prompt_tokens
             if request.output_tokens_target:
-                self._generate(request, verified)
+                if speculation is None:
+                    request.output_tokens += 1
+                else:
+                    self._verify(request, verified, speculation)
                 sampled.append(request)
             if request.output_tokens == request.output_tokens_target:
                 self._finish(request, ends_at)
                 finished.append(request)
+        if speculation is None:
+            self.totals.generation_tokens += len(sampled)
         if finished:
             self.running = [r for r in self.running if r.state is RequestState.RUNNING]
         return sampled, finished
 
-    def _generate(self, request: EngineRequest, verified: int) -> None:
+    def _verify(self, request: EngineRequest, drafted: int, speculation: Speculation) -> None:
         """One token of the target's, and those drafted before it that it agrees with."""
-        speculation = self.config.speculation
-        tokens = 1
-        if speculation is not None:
-            accepted = speculation.accepted(
-                request.request_id, request.traffic, request.output_tokens, verified
-            )
-            self.totals.drafted_tokens += verified
-            self.totals.accepted_tokens += accepted
-            request.computed_tokens -= verified - accepted
-            tokens = min(1 + accepted, request.output_tokens_target - request.output_tokens)
-            request.drafted_tokens = speculation.drafted_for(
-                request.traffic, request.most_drafted_tokens
-            )
+        accepted = speculation.accepted(
+            request.request_id, request.traffic, request.output_tokens, drafted
+        )
+        self.totals.drafted_tokens += drafted
+        self.totals.accepted_tokens += accepted
+        request.computed_tokens -= drafted - accepted
+        tokens = min(1 + accepted, request.output_tokens_target - request.output_tokens)
         request.output_tokens += tokens
         self.totals.generation_tokens += tokens
+        request.drafted_tokens = speculation.drafted_for(
+            request.traffic, request.most_drafted_tokens
+        )
 
     def _publish(self, request: EngineRequest, end: int) -> None:
         """Its blocks up to ``end`` (exclusive) are full once this step is computed."""

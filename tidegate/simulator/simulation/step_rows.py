@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.scheduling.engine_time import RequestStep
+from tidegate.scheduling.engine_time import NO_WORK, RequestStep
 from tidegate.scheduling.prefill_step import prefill_step
 from tidegate.scheduling.step_time_fit import StepWork, decode_work
 from tidegate.simulator.engine_model import EngineRequest, StepResult
@@ -29,10 +29,19 @@ class StepRows:
         """One for each request that computed anything."""
         for victim in step.preempted:
             self._lost[victim.request_id] = victim.lost_tokens
-        lost = self._lost
+        lost, new = self._lost, tuple.__new__
         return [
-            # Most are decodes of requests that never lost anything: at once.
-            RequestStep(request.request_id, StepWork(tokens, 0.0, 1, request.computed_tokens))
+            # Most are decodes of requests that never lost anything: at once, and as tuples, for
+            # each named constructor is a call in Python, once for every request of every step.
+            new(
+                RequestStep,
+                (
+                    request.request_id,
+                    new(StepWork, (tokens, 0.0, 1, request.computed_tokens, 0)),
+                    NO_WORK,
+                    None,
+                ),
+            )
             if request.computed_tokens - tokens >= request.prompt_tokens
             and request.request_id not in lost
             else self._row(request, tokens)
