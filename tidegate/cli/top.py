@@ -19,9 +19,10 @@ from tidegate.load.tables import output_console
 from tidegate.local_cluster.paths import DEFAULT_CLUSTER
 
 LAG = (
-    "as the operator wrote it: pools, tiers, and what waits, runs and is refused, up to 15 s ago; "
-    "TTFT (time to first token) and last refusal of a tenant with little to do up to 5 min ago; "
-    "`tidegate explain TENANT` asks now"
+    "as the operator wrote it up to 15 s ago: what waits, runs and is refused, and share and TTFT "
+    "(time to first token) of the last minute, of a tenant only among the ten that do most in a "
+    "pool; queue and last refusal of others up to 5 min ago; `tidegate explain NAMESPACE/TENANT` "
+    "asks now"
 )
 _RESOURCES = ("servingpools.tidegate.io", "tenants.tidegate.io")
 
@@ -38,9 +39,11 @@ def top(
 ) -> None:
     """Show pools, tiers and tenants as their own status has them, until Ctrl-C.
 
-    The operator writes the figures of a pool every 15 seconds, those of a tenant every 5 minutes;
-    what waits, runs and is refused of the tenants with most of it is the pool's, and so as new as
-    that.
+    The operator writes the figures of a pool, and in it those of its tiers and of the tenants that
+    do most, every 15 seconds: they are what is shown, and look back on a minute. Those of a
+    TenantTier of its own are written every minute, those of a Tenant every 5 minutes: of these only
+    the queue and the last refusal of a tenant with little to do are shown. `tidegate explain
+    NAMESPACE/TENANT` asks now.
     """
     cluster = ClusterObjects(name, kubeconfig)
     console = output_console()

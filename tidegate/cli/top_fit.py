@@ -65,6 +65,8 @@ def words(heading: str, cells: Sequence[str], *shorter: Sequence[str]) -> Column
 
 def fitted(columns: Sequence[Column], yielding: Sequence[str], width: int) -> Table:
     """The table of these columns; ``yielding`` names what gives way, a step each, first first."""
+    if not any(column.cells for column in columns):
+        return _nothing(columns[0])
     shown = [column for column in columns if not column.empty]
     for name in yielding:
         if _width(shown) <= width:
@@ -80,6 +82,13 @@ def fitted(columns: Sequence[Column], yielding: Sequence[str], width: int) -> Ta
         )
     for row in zip(*(column.cells for column in shown), strict=True):
         table.add_row(*row)
+    return table
+
+
+def _nothing(first: Column) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first.heading, no_wrap=True)
+    table.add_row("none active")
     return table
 
 

@@ -25,8 +25,8 @@ from tidegate.cli.top_fit import UNKNOWN, Column, fitted, names, words
 
 Json = dict[str, Any]
 
-LATELY_SECONDS = 120
-"""No refusal that a pool counts as of its last minute is older, with the lag of its status."""
+_OF_THE_LAST_MINUTE = ("sharePercent", "ttft")
+"""What a tenant's own status, of another minute than its pools', would say beside them."""
 _TIERS_YIELD = (
     "refused so far", "1,000 calls", "refused so far", "TTFT p50", "busy", "share", "queue p99",
     "oldest wait", "refused so far",
@@ -101,7 +101,7 @@ def tier_table(pools: Sequence[Json], width: int, tier: str | None = None) -> Ta
         columns.insert(0, names("pool", [name for name, _ in busy]))
     table = fitted(columns, _TIERS_YIELD, width)
     if len(busy) < len(rows):
-        table.caption = f"{len(rows) - len(busy)} more had nothing to do"
+        table.caption = f"{len(rows) - len(busy)} {'more ' if busy else ''}had nothing to do"
     return table
 
 
@@ -113,13 +113,14 @@ def tenant_table(
     tier: str | None = None,
 ) -> Table:
     """One row for each tenant, the most in its queues first, then the most refused; what pools say
-    of a tenant is newer than what it says of itself."""
+    of a tenant is newer than what it says of itself, and alone tells of the last minute."""
     newer, refused = _newest_load(pools), _newest_refusals(pools)
     rows = []
     for tenant in tenants:
         name, status = _name(tenant), tenant.get("status") or {}
         if tier in (None, tenant["spec"]["tierRef"]["name"]):
-            told = status | newer.get(name, {})
+            own = {what: said for what, said in status.items() if what not in _OF_THE_LAST_MINUTE}
+            told = own | newer.get(name, {})
             rows.append(_TenantRow(name, tenant, told, refused.get(name)))
     rows.sort(
         key=lambda row: (
@@ -179,15 +180,11 @@ class _TenantRow:
 
     def last_refusal(self, now: datetime) -> str:
         """Its own status may be older than the pools', and not know yet that it was refused."""
-        last, ago = self.status.get("lastRefusal"), None
-        if last:
+        if self.refused is not None:
+            return "now"
+        if last := self.status.get("lastRefusal"):
             then = datetime.fromisoformat(last["time"]).astimezone(UTC)
-            ago = max(0, int((now - then).total_seconds()))
-        if self.refused is not None and (ago is None or ago >= LATELY_SECONDS):
-            ((reason, _),) = self.refused.reasons.most_common(1) or [("refused", 0)]
-            return f"{reason} <{age(LATELY_SECONDS)} ago"
-        if last and ago is not None:
-            return f"{last['reason']} {age(ago)} ago"
+            return f"{last['reason']} {age(max(0, int((now - then).total_seconds())))} ago"
         return "none" if "queued" in self.status else UNKNOWN
 
     @property

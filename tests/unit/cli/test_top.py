@@ -146,14 +146,29 @@ def test_a_tenants_load_and_refusals_are_the_pools_newer_ones() -> None:
     noisy, quiet, new = rows(tenant_table(TENANTS, [WELL], NOW, 200))
     assert noisy == [
         "a/noisy", "free", "7", "3", "312 s", "20%", "9.0 s",
-        "40 rate_limited 2 throttled (limit rpm)", "rate_limited <2m ago", "Held",
+        "40 rate_limited 2 throttled (limit rpm)", "now", "Held",
     ]  # fmt: skip
-    assert quiet == ["a/quiet", "paid", "0", "0", "none", "-", "640 ms", "none", "none", "yes"]
+    assert quiet == ["a/quiet", "paid", "0", "0", "none", "-", "-", "none", "none", "yes"]
     assert new == ["b/new", "paid", "-", "-", "-", "-", "-", "-", "-", "-"]
     alone = tenant_table(TENANTS, [], NOW, 200, "free")
     assert rows(alone) == [["a/noisy", "free", "99", "0", "none", "throttled 5m ago", "Held"]]
-    late = TENANTS[1] | {"status": {"queued": 99}}
-    assert "rate_limited <2m ago" in rows(tenant_table([late], [WELL], NOW, 200))[0]
+
+
+def test_no_share_and_no_first_token_of_another_minute_stands_beside_the_pools() -> None:
+    old = {"queued": 1, "sharePercent": 67, "ttft": {"p99Ms": 20_000}}
+    pool = WELL | {"status": WELL["status"] | {"tenants": [{"name": "a/old", "queued": 2}]}}
+    tenant = obj("Tenant", "a/old", spec={"tierRef": {"name": "free"}}, status=old)
+    table = tenant_table([tenant], [pool], NOW, 200)
+    assert rows(table)[0][:3] == ["a/old", "free", "2"]
+    assert not {"share", "TTFT p99"} & set(headings(table))  # nothing is known of any
+
+
+def test_a_table_of_nobody_says_so() -> None:
+    idle = WELL | {"status": {"tiers": [{"name": "free", "queued": 0}]}}
+    table = tier_table([idle], 200)
+    assert (headings(table), rows(table)) == (["tier"], [["none active"]])
+    assert table.caption == "1 had nothing to do"
+    assert rows(tenant_table(TENANTS, [WELL], NOW, 200, "gone")) == [["none active"]]
 
 
 @pytest.mark.parametrize("width", [160, 100, 80, 60, 45])
