@@ -20,10 +20,12 @@ from tidegate_operator import api
 from tidegate_operator.api.common import parse
 from tidegate_operator.api.conditions import ConditionStatus, ConditionType
 from tidegate_operator.compile import CompiledPool, compile_pool
+from tidegate_operator.engine_groups import Group, engine_groups
 from tidegate_operator.judge import Judgement, judge
 from tidegate_operator.shards import Previous
 
 from tidegate.cli.errors import CommandError
+from tidegate.cli.policy_files import GroupInput
 from tidegate.scheduling.contracts import Policy, Task
 
 Json = dict[str, Any]
@@ -57,6 +59,7 @@ class CompiledManifests:
     digests: Mapping[str, str]
     gpus: int
     replicas: int
+    groups: Mapping[str, GroupInput]
     notes: tuple[str, ...]
 
 
@@ -74,6 +77,7 @@ def compile_manifests(found: Found, pool_name: str | None) -> CompiledManifests:
         digests=compiled.keys.keys,
         gpus=_gpus(pool),
         replicas=pool.spec.replicas,
+        groups=_groups(pool),
         notes=(
             *(f"ServingPool {name}: {message}" for message in faults),
             *_tenant_notes(judgement, compiled),
@@ -250,6 +254,17 @@ def _chosen(pools: Sequence[api.ServingPool], name: str | None) -> api.ServingPo
 def _gpus(pool: api.ServingPool) -> int:
     parallelism = pool.spec.engine.parallelism
     return (parallelism and parallelism.tensor) or 1
+
+
+def _groups(pool: api.ServingPool) -> dict[str, GroupInput]:
+    if not pool.spec.engine_groups:
+        return {}
+    return {one.name: GroupInput(one.replicas, _draft(one)) for one in engine_groups(pool)}
+
+
+def _draft(group: Group) -> str | None:
+    draft = group.draft
+    return None if draft is None else f"{draft.method}, {draft.tokens} tokens"
 
 
 def _tenant_notes(judgement: Judgement, compiled: CompiledPool) -> Iterator[str]:

@@ -29,6 +29,15 @@ _GROUP = "tidegate.io/"
 
 
 @dataclass(frozen=True, slots=True)
+class GroupInput:
+    """What the manifests say of an engine group beside its policy."""
+
+    replicas: int
+    draft: str | None = None
+    """How it drafts, in words; None: not at all."""
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyInput:
     """A policy and what else its files say."""
 
@@ -38,6 +47,8 @@ class PolicyInput:
     gpus: int | None = None
     """Of one engine; None: not said."""
     replicas: int = 1
+    groups: Mapping[str, GroupInput] = field(default_factory=dict)
+    """By name; empty: the pool has none, or a policy.json does not say."""
     notes: tuple[str, ...] = ()
 
 
@@ -168,7 +179,7 @@ def _compiled(documents: Sequence[_Document], pool: str | None) -> PolicyInput:
     by_kind = _by_kind(documents)
     found = manifests.compile_manifests(by_kind, pool)
     notes = (*_kustomization_notes(by_kind.get(_KUSTOMIZATION, [])), *found.notes)
-    return PolicyInput(found.policy, found.digests, found.gpus, found.replicas, notes)
+    return PolicyInput(found.policy, found.digests, found.gpus, found.replicas, found.groups, notes)
 
 
 def _by_kind(documents: Iterable[_Document]) -> dict[str, list[tuple[Path, Json]]]:

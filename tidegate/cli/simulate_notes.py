@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from tidegate.cli.policy_files import PolicyInput
-from tidegate.cli.simulate_systems import Hardware
+from tidegate.cli.simulate_systems import Hardware, homes
 from tidegate.scheduling.contracts import Policy, SchedulingMode
 from tidegate.simulator.simulation.result import RequestRecord
 
@@ -28,8 +28,35 @@ def how_simulated(given: PolicyInput, engine: Hardware, with_plugin: bool) -> It
             f"The pool's engine has {given.gpus} GPUs, {engine.name} has {engine.gpus}: choose the "
             "--calibration that is nearest to your hardware"
         )
-    if given.replicas > 1:
+    if given.policy.engine_groups:
+        yield from _of_groups(given, engine)
+    elif given.replicas > 1:
         yield f"One of {given.replicas} replicas is simulated, and gets all of the workload"
+    if (fallback := given.policy.fallback) is not None:
+        yield f"The fallback ({', '.join(fallback.tiers)}) is not simulated: no engine fails here"
+
+
+def _of_groups(given: PolicyInput, engine: Hardware) -> Iterator[str]:
+    shown = [
+        f"{name} ({', '.join(tier.name for tier in given.policy.tiers if tier.name in tiers)})"
+        for name, tiers in homes(given.policy).items()
+    ]
+    yield (
+        f"Each engine group is one engine with {engine.gpus} GPUs, and a tier's requests stay at "
+        f"home, for spilling is not simulated: {', '.join(shown)}"
+    )
+    for name, group in given.groups.items():
+        if group.replicas > 1:
+            yield (
+                f"One of {group.replicas} replicas of {name} is simulated, and gets all of its "
+                "workload"
+            )
+    drafts = [f"{name} ({group.draft})" for name, group in given.groups.items() if group.draft]
+    if drafts:
+        yield (
+            "Drafts are not simulated, for how much of one is accepted is not known before it has "
+            f"run: {', '.join(drafts)}"
+        )
 
 
 def served_only_here(policy: Policy, records: Iterable[RequestRecord]) -> Iterator[str]:

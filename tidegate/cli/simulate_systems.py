@@ -1,5 +1,8 @@
 """The systems that `tidegate simulate` compares, by name, on the same GPUs.
 
+A pool is one engine, or one for each of its engine groups, which serves the tiers that are at home
+there; each has the calibration that was asked for.
+
 ``static`` stands for engines apart: all ways to serve the tiers on two engines of half the GPUs are
 tried for a part of the time, and the one with the most goodput is run in full. Each of the
 two has the flags of the one engine. Only an engine whose half is known can be split.
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -138,6 +141,11 @@ def check_policies(names: Sequence[str], engine: Hardware) -> None:
 
 def check_split(names: Sequence[str], load: Load) -> None:
     """:class:`CommandError` where static has nothing to split, or more ways than can be tried."""
+    groups = [group.name for group in load.policy.engine_groups]
+    if STATIC in names and len(groups) > 1:
+        raise CommandError(
+            f"static: the pool's engines are split already, into {', '.join(groups)}", exit_code=2
+        )
     tiers = len(load.make().tiers)
     if STATIC in names and not 2 <= tiers <= _MOST_SPLIT_TIERS:
         raise CommandError(
@@ -149,19 +157,33 @@ def check_split(names: Sequence[str], load: Load) -> None:
 
 def check_limits(policy: Policy) -> None:
     """:class:`CommandError` where no engine would start with the policy's limits."""
-    limits = _limited(policy).engine
-    seqs, tokens = limits.max_num_seqs or 0, limits.max_num_batched_tokens or 0
-    if tokens < seqs:
-        raise CommandError(
-            f"the engine's max_num_batched_tokens ({tokens}) must be at least its max_num_seqs "
-            f"({seqs}), or vLLM does not start",
-            exit_code=2,
-        )
+    for each in (policy, *(policy.in_group(group.name) for group in policy.engine_groups)):
+        limits = _limited(each).engine
+        seqs, tokens = limits.max_num_seqs or 0, limits.max_num_batched_tokens or 0
+        if tokens < seqs:
+            raise CommandError(
+                f"the engine's max_num_batched_tokens ({tokens}) must be at least its max_num_seqs "
+                f"({seqs}), or vLLM does not start",
+                exit_code=2,
+            )
+
+
+def homes(policy: Policy) -> dict[str, frozenset[str]]:
+    """Whose requests each engine group is sent; tiers that are at home in all: the first's."""
+    groups = policy.engine_groups
+    if not groups:
+        return {}
+    listed = {tier for group in groups for tier in group.tiers}
+    others = {tier.name for tier in policy.tiers} - listed
+    return {
+        group.name: frozenset(group.tiers) | (others if group is groups[0] else frozenset())
+        for group in groups
+    }
 
 
 def run(name: str, load: Load, engine: Hardware, watch: Watch) -> Run:
     """Simulate a policy, in full."""
-    system = _best_split(load, engine, watch) if name == STATIC else _whole(name, load, engine)
+    system = _best_split(load, engine, watch) if name == STATIC else _own(name, load, engine)
     return _run(name, system, load, engine, watch(system.name, load.duration_seconds))
 
 
@@ -174,9 +196,8 @@ def _run(name: str, system: System, load: Load, engine: Hardware, progress: Prog
         warmup_seconds=load.warmup_seconds,
         progress=progress,
     )
-    promises = Promises.of(load.policy)
-    if name not in _RESERVE:
-        promises = replace(promises, reserved_percent={})
+    reserved = _reserved(system, load.policy) if name in _RESERVE else {}
+    promises = replace(Promises.of(load.policy), reserved_percent=reserved)
     first = system.groups[0]
     return Run(
         result,
@@ -188,15 +209,34 @@ def _run(name: str, system: System, load: Load, engine: Hardware, progress: Prog
     )
 
 
-def _whole(name: str, load: Load, engine: Hardware) -> System:
-    group = EngineGroup(
-        name="engine",
-        calibration=engine.calibration,
-        gpus=engine.gpus,
-        policy=_limited(load.policy),
-        scheduling=SCHEDULING[name],
-    )
-    return System(name, (_flagged(group),))
+def _reserved(system: System, policy: Policy) -> dict[str, float]:
+    """Percent of all GPUs that is reserved for each tier: of those of its home."""
+    gpus_of = {
+        tier.name: sum(
+            group.gpus for group in system.groups if group.tiers is None or tier.name in group.tiers
+        )
+        for tier in policy.tiers
+    }
+    return {
+        tier.name: tier.reserved_percent * gpus_of[tier.name] / system.gpus for tier in policy.tiers
+    }
+
+
+def _own(name: str, load: Load, engine: Hardware) -> System:
+    """The pool's own engines."""
+    tiers_of: Mapping[str, frozenset[str] | None] = homes(load.policy) or {"engine": None}
+    groups = [
+        EngineGroup(
+            name=group,
+            calibration=engine.calibration,
+            gpus=engine.gpus,
+            policy=_limited(load.policy.in_group(group)),
+            scheduling=SCHEDULING[name],
+            tiers=tiers,
+        )
+        for group, tiers in tiers_of.items()
+    ]
+    return System(name, tuple(map(_flagged, groups)))
 
 
 def _flagged(group: EngineGroup) -> EngineGroup:
@@ -252,7 +292,7 @@ def _split(load: Load, engine: Hardware, parts: tuple[tuple[str, ...], ...]) -> 
     if engine.half is None:
         raise ValueError(f"half of {engine.name} is not known")
     # First come first served takes no notice of KV pools.
-    policy = replace(_limited(load.policy), kv_pools=())
+    policy = replace(_limited(load.policy), kv_pools=(), engine_groups=(), fallback=None)
     system = node_policy.split(Scheduling.FCFS, policy, parts, engine.half, engine.gpus // 2)
     names = " | ".join(group.name for group in system.groups)
     return System(f"{STATIC} {names}", tuple(map(_flagged, system.groups)))

@@ -40,8 +40,8 @@ class Promises:
     """By tier."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """By tenant; others weigh 1."""
-    reserved_percent: Mapping[str, int] = field(default_factory=dict)
-    """By tier, where the policy reserves."""
+    reserved_percent: Mapping[str, float] = field(default_factory=dict)
+    """By tier, of all GPUs, where the policy reserves."""
     tiers: Mapping[str, str] = field(default_factory=dict)
     """By tenant: those that are listed even if they sent nothing."""
 

@@ -58,7 +58,7 @@ class Capacity:
 
 
 def economics(
-    tiers: Sequence[TierUse], reserved_percent: Mapping[str, int], capacity: Capacity
+    tiers: Sequence[TierUse], reserved_percent: Mapping[str, float], capacity: Capacity
 ) -> tuple[dict[str, TierEconomics], float]:
     """By tier, and the GPU hours that nobody reserved and nobody used."""
     sent = sum(tier.sent for tier in tiers)
