@@ -11,7 +11,7 @@ certainty, ends being taken as a Poisson process of the measured rate: none wher
 seat that idles for a step is little there), several where many end in each step.
 
 Bound: if ends are such a process, at most 5% of those that stand ready wait longer than
-``WAIT_BOUND_STEPS``; one start in 40 is a probe. O(ready) a step, else O(1).
+``WAIT_BOUND_STEPS``; after a probe that waited, 40 end before the next. O(ready) a step, else O(1).
 Source: design section 2 (the gate); many sequences that end apart from each other end as a Poisson
 process (Khintchine 1960).
 """
