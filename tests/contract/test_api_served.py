@@ -172,7 +172,7 @@ SHOWN = {
         "Queued": 414,
         "Running": 16,
         "TTFT-P99-ms": 742,
-        "Refused": "12 queue_full",
+        "Refused-So-Far": "12 queue_full",
     },
     "ServingPool": {
         "Ready": "True",

@@ -113,7 +113,7 @@ KINDS: Mapping[str, Kind] = {
                 _QUEUED,
                 _RUNNING,
                 _P99,
-                Column("Refused", ".status.refusedSummary"),
+                Column("Refused-So-Far", ".status.refusedSummary"),
                 Column("Limits", ".status.limitSummary", wide=True),
                 *_TAIL,
             ),

@@ -46,7 +46,8 @@ class Load(ApiModel):
     queue_wait: Latency | None = described("Arrival to dispatch.", unset="not known")
     refused: dict[str, Count] | None = described(
         "Refused requests since the pods started, by reason (the outcome label of "
-        "tidegate_requests_total).",
+        "tidegate_requests_total). Those of the last minute: refusedTenants of the pool, and "
+        "refused of an objective.",
         unset="none",
         max_length=32,
     )

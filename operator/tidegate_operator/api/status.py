@@ -197,7 +197,8 @@ class TenantStatus(Load, ConditionedStatus):
         le=100,
     )
     refused_summary: str | None = described(
-        "Refused requests in short, such as `12 queue_full 3 held`.",
+        "Refused requests since the pods started in short, such as `12 queue_full 3 held`; those "
+        "of the last minute are in refusedTenants of the pool.",
         unset="none",
         max_length=256,
     )

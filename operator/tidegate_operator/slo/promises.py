@@ -25,7 +25,7 @@ from tidegate_operator.findings import Finding, joined
 from tidegate_operator.slo.recorded import Key, Recorded
 from tidegate_operator.slo.windows import promql_duration
 
-_DIGITS = 1_000
+_DECIMALS = 3
 
 
 @dataclass(slots=True)
@@ -96,7 +96,13 @@ class Promise:
         """As text, rounded down: what rounds up to a promise has not kept it."""
         if self.attained_percent is None:
             return None
-        return plain_percent(round(self.attained_percent * _DIGITS, 6) // 1 / _DIGITS)
+        return _rounded_down(self.attained_percent, _DECIMALS)
+
+    @property
+    def _attained_as_promised(self) -> str:
+        """For a sentence: with a decimal, or as many as the promise has."""
+        decimals = plain_percent(self.objective.ratio_percent).partition(".")[2]
+        return _rounded_down(self.attained_percent or 0.0, max(1, len(decimals)))
 
     def told(self, *, of_pool: bool) -> str:
         """In a sentence; ``of_pool``: with the pool's name instead of the tier's."""
@@ -106,7 +112,7 @@ class Promise:
         if self.measured is Measured.WINDOW:
             over = f"over {promql_duration(objective.window_seconds)}"
         return (
-            f"{objective.metric} {whose}: {self.attained} percent within "
+            f"{objective.metric} {whose}: {self._attained_as_promised} percent within "
             f"{objective.target_seconds:g} s {over}, {plain_percent(objective.ratio_percent)} are "
             f"promised{self._how_broken}"
         )
@@ -183,6 +189,11 @@ def slo_finding(promises: Sequence[Promise], runbooks: str, *, of_tier: bool) ->
     if met == len(promises):
         text = f"All objectives are kept: {met}"
     return [Finding(kind, ConditionStatus.TRUE, Reason.OBJECTIVES_MET, text)]
+
+
+def _rounded_down(percent: float, decimals: int) -> str:
+    scale = 10**decimals
+    return plain_percent(round(percent * scale, 6) // 1 / scale)
 
 
 def plain_percent(value: float) -> str:

@@ -97,7 +97,11 @@ def test_a_missed_objective_is_named_with_what_was_promised_and_where_to_look() 
 def test_it_says_how_many_were_refused_and_how_many_were_late() -> None:
     counts: Any = {T0_FIRST: (253, 71, 151), T0_END: (253, 253, 0)}
     since_start = condition(told(counts))[2]
+    assert "t0: 28 percent within" in since_start  # of 28.0632
     assert "99.5 are promised (151 refused or failed, 31 late);" in since_start
+    finer = TierPolicy("t0", slo_objectives=(SloObjective(SloMetric.END_TO_END, 1.0, 99.95),))
+    missed = promises_of("a/b", [finer], {T0_END: Kept(100_000, 99_949)}, None)
+    assert "99.94 percent within 1 s since the sidecars started, 99.95 are" in condition(missed)[2]
     in_window = condition(told(counts, left({T0_FIRST: -2.0, T0_END: 1.0})))[2]
     assert (
         "over 30d, 99.5 are promised (since the sidecars started 151 refused or failed, 31 late);"
