@@ -33,6 +33,8 @@ from testbed.prometheus import (
     running_alertmanager,
     running_prometheus,
 )
+from tidegate.cli.errors import CommandError
+from tidegate.cli.existing_cluster import answering_cluster
 from tidegate.local_cluster.binaries import ensure_binaries
 from tidegate.local_cluster.cluster import KubeletOptions, LocalCluster
 from tidegate.local_cluster.deploy import deploy, find_source
@@ -87,15 +89,12 @@ class LivePool:
 
 @contextlib.contextmanager
 def local_cluster(name: str | None) -> Iterator[LocalCluster]:
-    """The running local cluster of that name; None: one of its own, gone with its files at the
-    end."""
-    binaries = ensure_binaries(cache_directory(), lambda step: None)
+    """The running local cluster of that name, or exit 2; None: one of its own, gone with its files
+    at the end."""
     if name is not None:
-        cluster = LocalCluster(name, binaries, cache_directory())
-        if not cluster.running:
-            raise RuntimeError(f"there is no running cluster {name!r}: tidegate up --name {name}")
-        yield cluster
+        yield _running(name)
         return
+    binaries = ensure_binaries(cache_directory(), lambda step: None)
     cluster = LocalCluster(
         f"bench-{os.getpid()}", binaries, cache_directory(), die_with_parent=True
     )
@@ -105,6 +104,14 @@ def local_cluster(name: str | None) -> Iterator[LocalCluster]:
         yield cluster
     finally:
         cluster.purge()
+
+
+def _running(name: str) -> LocalCluster:
+    try:
+        return answering_cluster(name)
+    except CommandError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 @contextlib.asynccontextmanager

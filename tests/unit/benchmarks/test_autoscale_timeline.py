@@ -111,3 +111,12 @@ def test_how_long_a_surge_takes_to_page(bench: Any) -> None:
     assert bench.burn_seconds(budget=0.005, broken=1.0, **same) == pytest.approx(259.2)
     with pytest.raises(ValueError, match="never"):
         bench.burn_seconds(budget=0.005, broken=0.05, surge_per_second=9, history_per_second=1)
+
+
+def test_a_cluster_that_does_not_run_is_told_with_what_starts_it(
+    bench: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"), bench.local_cluster("never-made"):
+        pytest.fail("there is none")
+    said = capsys.readouterr().err
+    assert said == "there is no cluster 'never-made': `tidegate up --name never-made` makes one\n"
