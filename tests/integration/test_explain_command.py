@@ -14,7 +14,7 @@ from support.faulty_engine import FaultyEngine
 from support.sidecar import ALICE, SidecarUnderTest, policy_document, sidecar_under_test, speak
 
 from tidegate.cli.errors import CommandError
-from tidegate.cli.explain import _explanations, explain, why_not_served
+from tidegate.cli.explain import _explanations, explain, fault_of_tenant
 from tidegate.cli.sidecars import Kubectl, SidecarAddress, sidecars_of_cluster
 
 pytestmark = pytest.mark.integration
@@ -112,20 +112,21 @@ async def found_through_kubectl(folder: Path, sidecar: SidecarUnderTest) -> None
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("said", "of_unserved", "of_served"),
     [
         (
             {"Ready": "NoPool", "Accepted": "KeyConflict"},
-            "KeyConflict: about KeyConflict",
+            ": KeyConflict: about KeyConflict",
+            ": KeyConflict: about KeyConflict",
         ),
-        ({"Ready": "NoPool"}, "NoPool: about NoPool"),
-        ({}, "see `kubectl describe tenants.tidegate.io b -n a`"),
-        (None, 'kubectl get: tenants.tidegate.io "b" not found'),
+        ({"Ready": "NoPool"}, ": NoPool: about NoPool", ""),
+        ({}, ": see `kubectl describe tenants.tidegate.io b -n a`", ""),
+        (None, ': kubectl get: tenants.tidegate.io "b" not found', ""),
     ],
     ids=["not accepted", "no pool", "nothing", "missing"],
 )
-def test_a_tenant_that_no_pool_serves_is_told_by_its_conditions(
-    said: dict[str, str] | None, why: str, tmp_path: Path
+def test_what_is_wrong_with_a_tenant_is_told_by_its_conditions(
+    said: dict[str, str] | None, of_unserved: str, of_served: str, tmp_path: Path
 ) -> None:
     ready = {"type": "ResolvedRefs", "status": "True", "reason": "Resolved", "message": ""}
     conditions = [ready] + [
@@ -134,14 +135,18 @@ def test_a_tenant_that_no_pool_serves_is_told_by_its_conditions(
     ]
     tenant = tmp_path / "tenant.json"
     tenant.write_text(json.dumps({"status": {"conditions": conditions}}))
-    answer = f"cat {tenant}" if said is not None else f"echo '{why[13:]}' >&2; exit 1"
+    answer = f"cat {tenant}"
+    if said is None:
+        answer = "echo 'tenants.tidegate.io \"b\" not found' >&2; exit 1"
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(
         '#!/bin/sh\n[ "$*" = "--kubeconfig=x get tenants.tidegate.io/b --namespace=a -o json" ] '
         f"|| exit 2\n{answer}\n"
     )
     kubectl.chmod(0o755)
-    assert why_not_served(Kubectl(str(kubectl), Path("x")), "a/b") == why
+    asked = Kubectl(str(kubectl), Path("x"))
+    assert fault_of_tenant(asked, "a/b", served=False) == of_unserved
+    assert fault_of_tenant(asked, "a/b", served=True) == of_served
 
 
 async def test_what_cannot_be_asked(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def up(
                 with _blamed_on_pods(cluster):
                     _deploy(cluster.kubectl, wait)
                 for line in moved_services(ports, cluster.service_ports()):
-                    _console.print(line)
+                    _console.print(line, soft_wrap=True)
         if bare:
             typer.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
         else:

@@ -13,7 +13,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -72,17 +72,25 @@ def explain(
             kubectl = _kubectl(kubeconfig, name)
             sidecars = sidecars_of_cluster(stack, kubectl, failures)
         found = list(_explanations(sidecars, what, failures))
+    fault = ""
+    if kubectl is not None and _is_tenant(what) and (found or not failures):
+        fault = fault_of_tenant(kubectl, what, served=bool(found))
     if failures and not found:
         raise failures[0]
     for failure in failures:
         typer.echo(f"tidegate: {failure}", err=True)
     if not found:
         if _is_tenant(what):
-            why = "" if kubectl is None else f": {why_not_served(kubectl, what)}"
-            raise CommandError(f"no sidecar's policy has a tenant {what!r}{why}")
+            raise CommandError(f"no sidecar's policy has a tenant {what!r}{fault}")
         raise CommandError(
             f"no sidecar knows a request {what!r} (any more); a tenant is NAMESPACE/NAME"
         )
+    if fault:
+        typer.echo(f"tidegate: tenant {what!r}{fault}", err=True)
+    _print(found, as_json=as_json)
+
+
+def _print(found: Sequence[tuple[SidecarAddress, Explanation]], *, as_json: bool) -> None:
     if as_json:
         rows = [{"sidecar": one.pod, **json.loads(dumps(each))} for one, each in found]
         typer.echo(json.dumps(rows, indent=2))
@@ -94,19 +102,22 @@ def explain(
             typer.echo(line)
 
 
-def why_not_served(kubectl: Kubectl, tenant: str) -> str:
-    """What the conditions of a Tenant, `namespace/name`, say of why no pool serves it."""
+def fault_of_tenant(kubectl: Kubectl, tenant: str, *, served: bool) -> str:
+    """What the conditions of a Tenant, `namespace/name`, find wrong; empty: nothing.
+
+    Of one that no sidecar knows (not ``served``) something always is: also that it does not exist.
+    """
     namespace, name = tenant.split("/", 1)
     try:
         found = kubectl.json("get", f"{_TENANTS}/{name}", f"--namespace={namespace}")
     except CommandError as error:
-        return str(error)
+        return "" if served else f": {error}"
     conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", [])}
-    for kind in ("Accepted", "ResolvedRefs", "Ready"):
+    for kind in ("Accepted", "ResolvedRefs") if served else ("Accepted", "ResolvedRefs", "Ready"):
         condition = conditions.get(kind, {"status": "True"})
         if condition["status"] != "True":
-            return f"{condition['reason']}: {condition['message']}"
-    return f"see `kubectl describe {_TENANTS} {name} -n {namespace}`"
+            return f": {condition['reason']}: {condition['message']}"
+    return "" if served else f": see `kubectl describe {_TENANTS} {name} -n {namespace}`"
 
 
 def _token(file: Path) -> str:
