@@ -150,7 +150,10 @@ def _standing(standing: Standing) -> Iterator[str]:
     if standing.hold is Hold.IN_FLIGHT_LIMIT:
         yield "  it waits for one of those to end"
     elif standing.hold is Hold.ENGINE:
-        yield "  nothing goes before it now; it starts as soon as the engine takes one more"
+        yield (
+            "  nothing goes before it now; it starts as soon as the engine takes one more, unless "
+            "one that goes first comes until then"
+        )
     if standing.mode is not SchedulingMode.TIDEGATE:
         before = standing.ahead_in_arrival_order or 0
         yield f"  the pool serves by arrival ({standing.mode}): {before} requests came before it"
@@ -180,7 +183,7 @@ def _forecast(standing: Standing) -> Iterator[str]:
         finish = standing.finishes_in_seconds
         end = "" if finish is None else f", end: in {_seconds(finish)}"
         start = _seconds(standing.starts_in_seconds)
-        later = " or later, if tiers that go first are sent more" if standing.tiers_ahead else ""
+        later = "; later, if tiers that go first are sent more" if standing.tiers_ahead else ""
         yield f"  predicted start: in {start}{end}{later}"
 
 

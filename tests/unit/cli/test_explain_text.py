@@ -34,7 +34,7 @@ def test_a_request_that_waits() -> None:
         "  1 tenant of its tier is before its own: team-c/carol (5 waiting)",
         "  by weight its tenant is due 25 % of what its tier gets, and more, free of debt, while "
         "others ask for less; it owes 310 ms of the engine, and misses turns until that is paid",
-        "  predicted start: in 2.4 s, end: in 6.1 s or later, if tiers that go first are sent more",
+        "  predicted start: in 2.4 s, end: in 6.1 s; later, if tiers that go first are sent more",
         "  in the engine now: 8 of 8 seats: team-b/bob (t0) 8",
         "  when it came, 8 were in the engine of 8 seats: team-b/bob (t0) 6, team-a/alice (t2) 2",
         "  when it came, 3 waited: team-a/alice (t2) 3",
@@ -163,7 +163,8 @@ def test_one_that_nothing_goes_before_waits_for_a_seat_and_names_who_has_them() 
     assert lines[1:6] == [
         "  next is request r1",
         "  place 1 of 12 in its tenant's queue; 2 of its tenant's run",
-        "  nothing goes before it now; it starts as soon as the engine takes one more",
+        "  nothing goes before it now; it starts as soon as the engine takes one more, unless one "
+        "that goes first comes until then",
         "  by weight its tenant is due 25 % of what its tier gets, and more, free of debt, while "
         "others ask for less; it has 40 ms of the engine of credit, and goes first until that is "
         "used",
