@@ -195,9 +195,8 @@ async def pods_count_in_one_server(
 
 def it_is_explained(scene: Scene, request: str) -> None:
     """Which limit refused the request, and how full its tenant's is, from all over the cluster."""
-    assert "rate_limited by limit calls, told to retry after" in scene.cluster.tidegate(
-        "explain", request
-    )
+    told = scene.cluster.tidegate("explain", request)
+    assert f"rate_limited by limit calls ({LIMIT} requests an hour), told to retry after" in told
     told = scene.cluster.tidegate("explain", f"{scene.namespace}/together")
     assert f"limit calls: {LIMIT} of {LIMIT} requests an hour" in told
 
