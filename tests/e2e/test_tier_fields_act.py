@@ -28,11 +28,8 @@ from support.tier_probes import (
     codes,
     codes_at_once,
     long_one_is_last,
-    longest_turn,
     most_in_engine,
     refused_for_seconds,
-    seconds_away,
-    shares,
     times_taken_off,
     unnamed_output_tokens,
 )
@@ -63,13 +60,8 @@ EIGHT_AT_ONCE = codes_at_once(8, 80, 20)
 CUT = {"promptLimit": {"maxTokens": 64}}
 LAST = {"promptLimit": {"maxTokens": 64, "onExceed": "BestEffort"}}
 ONE = {"maxInFlight": 1}
-FIRST_TOKEN = {"slo": {"objectives": [{"metric": "TimeToFirstToken", "target": "50ms"}]}}
 TOKENS = {"rateLimits": [{"name": "tokens", "per": "Minute", "tokens": 100}]}
 ROWS: Sequence[Row] = (
-    Row(
-        "tiers[].slo", "promised-here", codes_at_once(16, 20, 20), {None}, {None, "throttled"},
-        here=FIRST_TOKEN,
-    ),
     Row("maxInFlight", "few", most_in_engine(8, 20), above(1), 1, ONE),
     Row(
         "queue.maxRequests", "short", EIGHT_AT_ONCE, {None}, {None, "queue_full"},
@@ -85,20 +77,8 @@ ROWS: Sequence[Row] = (
     ),
     Row("output.default", "told", unnamed_output_tokens, 1_024, 7, {"output": {"default": 7}}),
     Row(
-        "fairness.quantum", "turns", longest_turn, at_most(4), above(5),
-        {"fairness": {"unit": "Requests", "quantum": 64}}, {"fairness": {"unit": "Requests"}},
-    ),
-    Row(
-        "preemption.recomputeBackoff.*", "patient", seconds_away, at_most(1.5), above(1.5),
-        evictable(recomputeBackoff={"perQueuedRequest": "1m", "max": "2500ms"}), evictable(),
-    ),
-    Row(
         "preemption.maxPerRequest", "once", times_taken_off, 2, 1,
         evictable(maxPerRequest=1), evictable(),
-    ),
-    Row(
-        "promptLimit.maxPrefillTime", "quick", codes((8, 1), (32_000, 1)),
-        [None, None], [None, TOO_LONG], {"promptLimit": {"maxPrefillTime": "80ms"}},
     ),
     Row("promptLimit.onExceed", "last", long_one_is_last, False, True, ONE | LAST, ONE),
     Row(
@@ -130,10 +110,6 @@ ROWS: Sequence[Row] = (
     ),
 )  # fmt: skip
 
-PRIORITIES = {"capped": 30, "capped-here": 20, "rest": 10, "due-here": 1}
-"""Of tiers whose tenants wait all at once."""
-CAP = {"maxPercent": 20}
-SHARED_HERE = {"capped-here": CAP, "due-here": {"reservedPercent": 30}}
 KV_POOL = {"name": "kept", "tiers": [f"{NAMESPACE}-lender"], "percent": 50}
 
 
@@ -141,10 +117,8 @@ KV_POOL = {"name": "kept", "tiers": [f"{NAMESPACE}-lender"], "percent": 50}
 def scene(make_scene: Callable[..., Scene]) -> Scene:
     """A tenant of its own name in each tier, which has only what its row begins with."""
     tiers: dict[str, Spec] = {row.tier: row.base for row in ROWS}
-    tiers |= {name: {"priority": priority} for name, priority in PRIORITIES.items()}
     tiers |= {"plain": {}, "high": {"priority": 1_000}, "lender": {}}
     tenants: dict[str, Spec] = {name: {"tier": name} for name in tiers}
-    tenants["turns-too"] = {"tier": "turns"}
     return make_scene(
         NAMESPACE,
         tiers=tiers,
@@ -160,14 +134,7 @@ async def test_each_limit_makes_something_differ(scene: Scene) -> None:
     """One pool and one test: what takes long is the pod."""
     async with PoolCalls(scene) as calls:
         assert await unexpected(calls, ROWS, lambda row: row.without) == {}
-        found = await shares(calls, 3.0, list(PRIORITIES))
-        assert found["capped"] > 0.8, found
-
         await apply_all(calls)
-        found = await shares(calls, 5.0, list(PRIORITIES))
-        assert max(found["capped"], found["capped-here"]) < 0.35, found
-        assert min(found["rest"], found["due-here"]) > 0.15, found
-        # After a hundred requests of one size: promises go by what the engine held of late.
         assert await unexpected(calls, ROWS, lambda row: row.with_it) == {}
         await asyncio.to_thread(
             scene.cluster.until, "closed is told why", lambda: is_told_why(scene), WAIT_SECONDS
@@ -185,14 +152,13 @@ async def apply_all(calls: PoolCalls) -> None:
     """The tiers, until the last of them is in force, and then the pool."""
     scene = calls.scene
     scene.tiers |= {row.tier: row.base | row.spec for row in ROWS}
-    scene.tiers |= {"capped": {"priority": PRIORITIES["capped"], **CAP}}
     last = ROWS[-1]
     changed = [name for name in scene.tiers if name != last.tier] + [last.tier]
     await asyncio.to_thread(scene.cluster.apply, *(scene.tier(name) for name in changed))
     async with asyncio.timeout(WAIT_SECONDS):
         while await last.probe(calls, last.tier) != last.with_it:
             pass  # each answer takes a moment
-    here = SHARED_HERE | {row.tier: row.here for row in ROWS}
+    here = {row.tier: row.here for row in ROWS}
     await asyncio.to_thread(
         scene.change,
         tiers=[{"name": f"{NAMESPACE}-{name}", **here.get(name, {})} for name in scene.tiers],

@@ -58,7 +58,9 @@ class PoolCalls:
         return client
 
     async def one(self, tenant: str, prompt_tokens: int, output_tokens: int) -> Sent:
-        return await (await self.client(tenant)).complete(prompt_tokens, output_tokens)
+        sent = await (await self.client(tenant)).complete(prompt_tokens, output_tokens)
+        assert sent.error is None, sent.error
+        return sent
 
     async def codes(self, tenant: str, *sizes: tuple[int, int]) -> list[str | None]:
         """Of requests one after the other, by their tokens of prompt and output; None: served."""

@@ -8,9 +8,7 @@ A tenant ``plain`` of a tier without limits takes the engine's seats where a pro
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import groupby
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from support.pool_calls import PoolCalls
@@ -64,33 +62,6 @@ async def unnamed_output_tokens(calls: PoolCalls, tenant: str) -> int:
     return int(event["output_tokens_target"])
 
 
-async def longest_turn(calls: PoolCalls, tenant: str) -> int:
-    """Most requests in a row of it or of its neighbour ``-too``, while both wait."""
-    names = (tenant, f"{tenant}-too") * 16
-    async with calls.occupied("plain", SEATS):
-        tasks = [asyncio.create_task(calls.one(name, 8, 1)) for name in names]
-        await calls.until_in_hand(SEATS + len(tasks))
-    sent = await asyncio.gather(*tasks)
-    whose = {one.request_id: name for one, name in zip(sent, names, strict=True)}
-    turns = groupby(whose[request] for request in await calls.order(sent))
-    return max(len(list(turn)) for _, turn in turns)
-
-
-async def seconds_away(calls: PoolCalls, tenant: str) -> float:
-    """Until one that made room for a higher tier comes back to the engine."""
-    task = asyncio.create_task(calls.burst(tenant, SEATS, 20, 100))
-    await calls.until_load(lambda _, running: running == SEATS)
-    await calls.codes("high", (20, 2))
-    logged = await calls.events({one.request_id for one in await task}, "aborted", "arrived")
-    gone = next(event for event in logged if event["event"] == "aborted")
-    back = next(
-        event
-        for event in logged[logged.index(gone) + 1 :]
-        if event["x_request_id"] == gone["x_request_id"]
-    )
-    return float(back["time"] - gone["time"])
-
-
 async def times_taken_off(calls: PoolCalls, tenant: str) -> int:
     """How often the one request that can make room does, where two of a higher tier come."""
     before = await calls.preemptions(tenant)
@@ -120,22 +91,6 @@ async def refused_for_seconds(calls: PoolCalls, tenant: str) -> int:
         if sent.retry_after_seconds is not None:
             return sent.retry_after_seconds
     raise AssertionError("none was refused")
-
-
-async def shares(calls: PoolCalls, seconds: float, tenants: Sequence[str]) -> dict[str, float]:
-    """Each one's part of the requests served within a time in which all of them wait."""
-    until = time.time() + seconds
-    counts = {}
-
-    async def load(tenant: str) -> None:
-        client = await calls.client(tenant)
-        before = len(client.requests)
-        await asyncio.gather(*(client.keep_sending(until, 20, 10) for _ in range(2 * SEATS)))
-        done = (one for one in client.requests[before:] if one.complete and one.ended_at <= until)
-        counts[tenant] = sum(1 for _ in done)
-
-    await asyncio.gather(*(load(tenant) for tenant in tenants))
-    return {tenant: count / sum(counts.values()) for tenant, count in counts.items()}
 
 
 async def who_goes_first(calls: PoolCalls, early: str, late: str) -> str:
