@@ -274,16 +274,6 @@ class Holding:
         return await forward()
 
 
-def never_answering(takes: Callable[[Call], bool]) -> Fault:
-    """Accept some calls, do nothing of what they ask, and never say so."""
-
-    async def answer(request: web.Request, forward: Forward) -> web.StreamResponse:
-        await asyncio.Event().wait()
-        return reset(request)
-
-    return Fault(takes, answer)
-
-
 def silent_watches() -> Fault:
     """Accept every watch, and never tell anything."""
 

@@ -18,7 +18,6 @@ from support.faulty_api_server import (
     Holding,
     answering,
     losing_answers,
-    never_answering,
     silent_watches,
     watches_that_say,
 )
@@ -31,8 +30,6 @@ from tidegate_operator.settings import Settings
 pytestmark = pytest.mark.integration
 
 RESYNC_SECONDS = 2.0
-LIST_TIMEOUT_SECONDS = 4.0
-"""In place of the operator's own 30 s: what hangs is noticed by nothing else."""
 
 
 def writes(call: Call) -> bool:
@@ -79,8 +76,6 @@ FAULTS = (
         lambda: answering(all_but_watches, 503, "ServiceUnavailable", "etcd has no leader"),
         blocks=True,
     ),
-    Case("no answer to anything", lambda: never_answering(all_but_watches), blocks=True),
-    Case("no answer to writes", lambda: never_answering(writes), blocks=True),
     Case("answers to writes that are lost", lambda: losing_answers(writes)),
     Case("410 on watches", lambda: answering(watches, 410, "Expired", "too old")),
     Case("410 within watches", lambda: watches_that_say(EXPIRED)),
@@ -91,9 +86,8 @@ FAULTS = (
 
 
 async def test_under_every_fault_it_writes_nothing_wrong_and_goes_on_when_that_ends(
-    cluster: OperatorCluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: OperatorCluster, namespace: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("tidegate_operator.kube.LIST_TIMEOUT_SECONDS", LIST_TIMEOUT_SECONDS)
     await cluster.apply(
         tier("chaos0"),
         tenant("a", "chaos0", namespace=namespace),
@@ -124,8 +118,7 @@ async def test_under_every_fault_it_writes_nothing_wrong_and_goes_on_when_that_e
                 server.inject(case.fault())
                 server.break_watches()
                 await cluster.apply(tier("chaos0", priority=number))
-                # kopf, dead of the case before, takes 7 s until it watches again.
-                await eventually(lambda: server.hits >= case.hits, f"{case.name} was met", 60)  # noqa: B023
+                await eventually(lambda: server.hits >= case.hits, f"{case.name} was met")  # noqa: B023
                 if case.blocks:
                     assert server.writes == []
                     assert priority() == number - 1, "what is not stored is not served"
