@@ -82,3 +82,31 @@ async def test_a_heavier_weight_than_allowed_is_a_condition_and_changes_nothing(
     said = scene.cluster.until("Accepted=False", refused, SECONDS_TO_ACT * SLACK)
     assert "weight" in said["message"]
     assert await until_status(scene, "a", 200) < SECONDS_TO_ACT
+
+
+async def test_status_follows_the_load(make_scene: Callable[..., Scene]) -> None:
+    """A pool's status shows a burst within about 20 s of its start, and its end."""
+    scene = make_scene(
+        "e2e-status",
+        tiers={"t": {}},
+        tenants={"a": {"tier": "t"}},
+        engine_args=["--max-num-seqs=2"],
+        engine_env={"TIDEGATE_FAKE_IGNORE_EOS": "1"},
+    )
+
+    def waiting() -> int:
+        tiers = scene.pool_object()["status"].get("tiers", [])
+        return tiers[0].get("queued", 0) if tiers else 0
+
+    async with TenantClient(scene.endpoint, scene.key("a"), scene.model) as client:
+        until = time.time() + 40
+        loops = [asyncio.create_task(client.keep_sending(until, 50, 200)) for _ in range(20)]
+        await asyncio.to_thread(
+            scene.cluster.until, "status shows who waits", lambda: waiting() >= 10, 20 * 2
+        )
+        described = scene.cluster.kubectl("describe", "spool", "pool", "-n", scene.namespace)
+        assert "Queued:" in described
+        await asyncio.gather(*loops)
+    await asyncio.to_thread(
+        scene.cluster.until, "status shows nobody waits", lambda: waiting() == 0, 20 * 5
+    )

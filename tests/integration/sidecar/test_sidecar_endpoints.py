@@ -6,6 +6,7 @@ O1 and O4 of /v1/responses, R2.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -243,8 +244,10 @@ async def test_one_tenants_flood_of_tokenize_does_not_hold_up_anothers(
     await until(lambda: engine.busy == 4 and sidecar.runtime.side_lane.in_hand == 20)
     one = asyncio.create_task(post(sidecar, "/tokenize", {"model": MODEL, "prompt": "b"}, BOB))
     await until(lambda: sidecar.runtime.side_lane.in_hand == 21)
-    flood[0].cancel()  # its place becomes free: the next is Alice's, then Bob's
-    flood[1].cancel()
+    # Whoever came first of those that were sent at once.
+    first, second, *_ = (int(json.loads(request.body)["prompt"]) for request in engine.requests)
+    flood[first].cancel()  # its place becomes free: the next is Alice's, then Bob's
+    flood[second].cancel()
     await until(lambda: any(b'"b"' in request.body for request in engine.requests))
     assert len(engine.requests) == 6
     for task in (*flood, one):
