@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,19 @@ from tidegate_operator.metrics import Metrics
 from tidegate_operator.process import Process
 from tidegate_operator.settings import Settings
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def broken_watches_are_collected() -> Iterator[None]:
+    """kopf leaves the connection of a watch that breaks within a line to the collector: here, so
+    that no later test is blamed for it."""
+    yield
+    gc.collect()
+
 
 RESYNC_SECONDS = 2.0
 
