@@ -24,7 +24,7 @@ from support.field_rows import (
 )
 from support.pool_calls import WAIT_SECONDS, PoolCalls
 from support.tier_probes import (
-    SEATS,
+    ENGINE,
     codes,
     codes_at_once,
     long_one_is_last,
@@ -123,10 +123,8 @@ def scene(make_scene: Callable[..., Scene]) -> Scene:
         NAMESPACE,
         tiers=tiers,
         tenants=tenants,
-        # 4,095 blocks of 16 tokens.
-        engine_args=[f"--max-num-seqs={SEATS}", "--num-gpu-blocks-override=4096"],
-        engine_env={"TIDEGATE_FAKE_IGNORE_EOS": "1", "TIDEGATE_FAKE_TIME_SCALE": "8"},
         pool_spec={"kvPools": [KV_POOL]},
+        **ENGINE,
     )
 
 

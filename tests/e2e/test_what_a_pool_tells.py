@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.pool_calls import ENDLESS_TOKENS, WAIT_SECONDS, PoolCalls
-from support.tier_probes import SEATS, who_goes_first
+from support.tier_probes import ENGINE, who_goes_first
 
 from testbed.e2e_cluster import Scene, condition, key_of
 
@@ -61,10 +61,8 @@ def scene(make_scene: Callable[..., Scene]) -> Scene:
         NAMESPACE,
         tiers=tiers,
         tenants=tenants,
-        # 4,095 blocks of 16 tokens.
-        engine_args=[f"--max-num-seqs={SEATS}", "--num-gpu-blocks-override=4096"],
-        engine_env={"TIDEGATE_FAKE_IGNORE_EOS": "1", "TIDEGATE_FAKE_TIME_SCALE": "8"},
         pool_spec={"kvPools": [KV_POOL]},
+        **ENGINE,
     )
 
 

@@ -50,10 +50,6 @@ class Call:
         return self.method in _WRITES and "dryRun" not in self.query
 
     @property
-    def is_list(self) -> bool:
-        return self.method == "GET" and not self.is_watch and not self.is_lease
-
-    @property
     def changes(self) -> str:
         """What it writes: verb and path below the group, as the audit log has it."""
         parts = [part for part in self.path.split("/") if part]

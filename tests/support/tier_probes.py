@@ -15,6 +15,12 @@ from support.pool_calls import PoolCalls
 
 SEATS = 4
 """Of the engine."""
+ENGINE: dict[str, Any] = {
+    "engine_args": [f"--max-num-seqs={SEATS}", "--num-gpu-blocks-override=4096"],
+    "engine_env": {"TIDEGATE_FAKE_IGNORE_EOS": "1", "TIDEGATE_FAKE_TIME_SCALE": "8"},
+}
+"""Of the scenes that are asked: 4,095 blocks of 16 tokens, and answers as long as they are asked
+for, in slow steps."""
 Probe = Callable[[PoolCalls, str], Awaitable[Any]]
 """Of the tenant of that name."""
 Size = tuple[int, int]
